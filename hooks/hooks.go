@@ -1,0 +1,149 @@
+// Package hooks is the vocabulary in which everything that runs reports what happens, and the journal that keeps it.
+//
+// A backend calls the seven methods of [Hooks] and knows nothing else. A [Journal] stands behind them: it stamps
+// each event with a position and a time, keeps it within a budget and replays it to any number of readers, each with
+// a cursor of its own, by calling the same seven methods on the reader's [Writer]. So a backend never knows who
+// listens, and a writer never knows what ran.
+//
+// # Positions
+//
+// Every event has an id, its position in the journal. An event advances the position by one, output by one for each
+// byte; an output event carries the position after its last byte. "Continue after N" is the one rule for resuming.
+//
+// # Order of the calls
+//
+// OnInit comes exactly once and first; then any number of OnStdout, OnStderr, OnResult and OnStatus, from any number
+// of goroutines; then exactly one of OnError and OnComplete, and nothing after it. The journal enforces all of it:
+// what breaks the order is dropped.
+//
+//	j := hooks.NewJournal(hooks.Config{})
+//	j.OnInit(hooks.Init{ExecutionID: id, ID: id})
+//	go func() { j.OnStdout(hooks.Output{Data: []byte("hi\n")}); j.OnComplete(hooks.Complete{}) }()
+//	err := j.Follow(ctx, 0, hooks.Print(os.Stdout))
+package hooks
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Hooks receives what an execution does. Backends call it; the Journal and every writer implement it.
+//
+// Calls may come from several goroutines and may block: that is how a slow reader slows a program. A call never
+// blocks once the execution's context is done. Data passed in belongs to the caller again when the call returns.
+type Hooks interface {
+	OnInit(Init)
+	OnStdout(Output)
+	OnStderr(Output)
+	OnResult(Result)
+	OnStatus(Status)
+	OnError(Failure)
+	OnComplete(Complete)
+}
+
+// Writer is what a journal replays to. One goroutine calls it. Flush is called when nothing more is ready, and
+// after at most [FlushBytes] of output; its error ends the reader it belongs to and nothing else.
+type Writer interface {
+	Hooks
+	Flush() error
+}
+
+// Stamp is the place of an event: set by the journal, zero before.
+type Stamp struct {
+	EID  int64     // position after the event, ≥ 1; 0 for a gap, which has none
+	Time time.Time // when the journal took it
+}
+
+// Init opens an execution.
+type Init struct {
+	Stamp
+	ExecutionID string // 32 lower-case hex digits, unique
+	ID          string // what clients call it by: the command's, session's or context's id
+}
+
+// Output is a piece of a stream, in the largest chunk the source gave. Backends set Data only.
+type Output struct {
+	Stamp
+	Data []byte
+
+	// Cut is the state of the stream's line cutter before Data, where Data doesn't follow the stream's previous output:
+	// at a reader's start and after a gap. Else nil. Set by the journal.
+	Cut *Cutter
+	// End says that the stream ended inside a line or a character; Data is empty. Set by the journal.
+	End bool
+}
+
+// Result is a MIME bundle: a value, a display, the update of a display, or a table.
+type Result struct {
+	Stamp
+	Data           map[string]json.RawMessage // MIME type to JSON value: a string for text, base64 for binary types
+	Metadata       json.RawMessage            // as the kernel sent it; nil when there is none
+	DisplayID      string                     // names a display that may be updated
+	Update         bool                       // this bundle replaces the display DisplayID
+	ExecutionCount int                        // the cell's number, for its value; 0 for a display
+	Table          *Table                     // for a result set: its columns
+}
+
+// Table describes the columns of a result set.
+type Table struct {
+	Columns []Column `json:"columns"`
+}
+
+// Column is one column of a Table.
+type Column struct {
+	Name     string `json:"name"`
+	Type     string `json:"type"`               // the database's own name of the type
+	Nullable *bool  `json:"nullable,omitempty"` // nil: the driver doesn't say
+}
+
+// States of a Status.
+const (
+	StateQueued          = "queued"           // waits for its turn
+	StateRunning         = "running"          // its turn has come, after StateQueued
+	StateCount           = "execution_count"  // Count is the cell's number
+	StateClear           = "clear_output"     // Wait: clear when the next output comes
+	StateInput           = "input_request"    // Prompt, Password: the cell waits for input
+	StateGap             = "gap"              // From, To: positions dropped before this reader saw them
+	StateKernelRestarted = "kernel_restarted" // the context has a fresh kernel; its state is lost
+	StateSessionReplaced = "session_replaced" // the session has a new shell
+	StateUnwound         = "unwound"          // a run was interrupted and the shell kept
+)
+
+// Status is a note in between: a state and what belongs to it.
+type Status struct {
+	Stamp
+	State    string
+	Detail   string // for people
+	Count    int    // StateCount
+	Wait     bool   // StateClear
+	Prompt   string // StateInput
+	Password bool   // StateInput: don't echo
+	From, To int64  // StateGap: positions From..To, both included, are gone
+}
+
+// Failure ends an execution that failed, was stopped, or that we failed.
+type Failure struct {
+	Stamp
+	ExecError
+}
+
+// Complete ends an execution that succeeded.
+type Complete struct {
+	Stamp
+	Duration time.Duration
+	ExitCode *int // nil where there is none, as for a cell
+}
+
+// ExecError is a failure as data: what a program, a cell or a query reported. It is not a fault of ours.
+type ExecError struct {
+	Name      string   // CommandExecError, KeyboardInterrupt, DBQueryError, …
+	Value     string   // for commands the decimal exit status
+	Traceback []string // at least one line on the wire
+	ExitCode  *int     // commands and sessions only
+	Code      int      // the database's error number, else 0
+	SQLState  string   // the database's SQLSTATE, else empty
+}
+
+// Error says the name and the value.
+func (e *ExecError) Error() string { return fmt.Sprintf("%s: %s", e.Name, e.Value) }
