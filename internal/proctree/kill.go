@@ -1,0 +1,316 @@
+package proctree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Members returns the living processes of the tree, the leader first if it lives. Zombies don't count. It reads the
+// process table; without one the answer is empty.
+func (t *Tree) Members() []int {
+	table, err := Look()
+	if err != nil {
+		return nil
+	}
+	return t.members(table)
+}
+
+func (t *Tree) members(table *Table) []int {
+	t.mu.Lock()
+	retired, died := t.retired, t.died
+	t.mu.Unlock()
+
+	var marked []int
+	if t.marker != "" {
+		marked = table.Marked(t.born, func(m string) bool { return m == t.marker })
+	}
+	var session []int
+	ours := !retired
+	for _, p := range table.Processes {
+		if p.Session != t.pid || p.Start < t.born {
+			continue
+		}
+		session = append(session, p.PID)
+		// With the leader gone its number may name another session by now. It doesn't as long as one of the old
+		// session lives, and such a one started before the leader was reaped or carries the marker.
+		if p.Start <= died || slices.Contains(marked, p.PID) {
+			ours = true
+		}
+	}
+	var roots []int
+	if _, alive := table.Process(t.pid); alive && !retired {
+		roots = append(roots, t.pid)
+	}
+	if ours {
+		roots = append(roots, session...)
+	}
+	roots = append(roots, marked...)
+	return unique(append(roots, table.Descendants(roots...)...))
+}
+
+// unique drops what was there before and keeps the order.
+func unique(pids []int) []int {
+	seen := make(map[int]bool, len(pids))
+	return slices.DeleteFunc(pids, func(pid int) bool {
+		was := seen[pid]
+		seen[pid] = true
+		return was
+	})
+}
+
+// Kill ends the whole tree: SIGTERM and, after grace, SIGKILL for what is left; SIGKILL at once if grace is 0. It
+// returns when nobody is left and the leader has been reaped, as soon as that is so, or with ctx's error. Concurrent
+// calls are fine.
+func (t *Tree) Kill(ctx context.Context, grace time.Duration) error {
+	if err := Kill(ctx, grace, t.members); err != nil {
+		return fmt.Errorf("kill tree of %d: %w", t.pid, err)
+	}
+	select {
+	case <-t.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("kill tree of %d: %w", t.pid, context.Cause(ctx))
+	}
+}
+
+// KillMarked ends every process whose marker satisfies match, as [Kill] does: what an earlier daemon left behind.
+// This process and those it descends from are spared.
+func KillMarked(ctx context.Context, grace time.Duration, match func(marker string) bool) error {
+	err := Kill(ctx, grace, func(t *Table) []int {
+		spared := make(map[int]bool)
+		for pid := os.Getppid(); pid > 0 && !spared[pid]; {
+			spared[pid] = true
+			p, _ := t.Process(pid)
+			pid = p.Parent
+		}
+		return slices.DeleteFunc(t.Marked(0, match), func(pid int) bool { return spared[pid] })
+	})
+	if err != nil {
+		return fmt.Errorf("kill leftovers: %w", err)
+	}
+	return nil
+}
+
+// Kill ends the processes that pick finds, and goes on until pick finds nobody: it is called again and again, each
+// time with a new look at the process table. With a grace above 0 they get SIGTERM first, in the order pick gave.
+//
+// Before SIGKILL everybody found is stopped, and the search is repeated until it finds nobody new. A stopped process
+// cannot fork, so that the set is complete when it is killed; and it is still there as a parent, so that a child it
+// forked a moment ago is recognised even if the chain of parents is all that ties it to the tree.
+//
+// A process that may not be signalled is skipped, and is the error at the end. ctx bounds the whole.
+func Kill(ctx context.Context, grace time.Duration, pick func(*Table) []int) error {
+	k := &killer{pick: pick, buf: make([]byte, 1024), refused: make(map[Process]error)}
+	if grace > 0 {
+		gone, err := k.terminate(ctx, grace)
+		if gone || err != nil {
+			return errors.Join(err, k.refusal())
+		}
+	}
+	// Two empty looks in a row: a process that is just replacing itself by exec shows no environment.
+	for empty := 0; empty < 2; {
+		stopped, err := k.stop(ctx)
+		if err != nil {
+			return err
+		}
+		if len(stopped) == 0 {
+			empty++
+			continue
+		}
+		empty = 0
+		for _, p := range stopped {
+			k.send(p, unix.SIGKILL)
+		}
+		if err := k.await(ctx, stopped); err != nil {
+			return err
+		}
+	}
+	return k.refusal()
+}
+
+type killer struct {
+	pick    func(*Table) []int
+	buf     []byte
+	refused map[Process]error
+}
+
+func (k *killer) refusal() error {
+	for _, err := range k.refused {
+		return err
+	}
+	return nil
+}
+
+// find looks again, and leaves out who refused.
+func (k *killer) find(ctx context.Context) (*Table, []Process, error) {
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
+	}
+	table, err := Look()
+	if err != nil {
+		return nil, nil, err
+	}
+	var found []Process
+	for _, pid := range k.pick(table) {
+		if p, ok := table.Process(pid); ok && k.refused[p] == nil {
+			found = append(found, p)
+		}
+	}
+	return table, found, nil
+}
+
+// terminate sends SIGTERM and waits. It says whether all were gone within grace.
+func (k *killer) terminate(ctx context.Context, grace time.Duration) (gone bool, err error) {
+	limited, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	told := make(map[Process]bool)
+	for empty := 0; empty < 2; {
+		_, found, err := k.find(ctx)
+		if err != nil {
+			return false, err
+		}
+		if len(found) == 0 {
+			empty++
+			continue
+		}
+		empty = 0
+		for _, p := range found {
+			if !told[p] {
+				told[p] = true
+				k.send(p, unix.SIGTERM, unix.SIGCONT) // a stopped one would not notice
+			}
+		}
+		if k.await(limited, found) != nil {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// stop stops all that can be found, and returns them.
+func (k *killer) stop(ctx context.Context) ([]Process, error) {
+	var all []Process
+	stopped := make(map[Process]bool)
+	for {
+		table, found, err := k.find(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var fresh []Process
+		for _, p := range found {
+			if !stopped[p] && k.send(p, unix.SIGSTOP) {
+				stopped[p] = true
+				fresh = append(fresh, p)
+			}
+		}
+		if len(fresh) == 0 {
+			return all, nil
+		}
+		all = append(all, fresh...)
+		stopGroups(table, found, stopped)
+	}
+}
+
+// stopGroups stops the groups that consist of found processes only. A signal to a group is atomic: it reaches also the
+// process that forks and exits faster than anybody can look. A stopped member keeps the group's number from being reused.
+func stopGroups(table *Table, found []Process, stopped map[Process]bool) {
+	picked := make(map[int]bool, len(found))
+	pinned := make(map[int]bool)
+	for _, p := range found {
+		picked[p.PID] = true
+		if stopped[p] {
+			pinned[p.Group] = true
+		}
+	}
+	for _, p := range table.Processes {
+		if !picked[p.PID] {
+			delete(pinned, p.Group)
+		}
+	}
+	own := unix.Getpgrp()
+	for group := range pinned {
+		if group > 1 && group != own {
+			_ = unix.Kill(-group, unix.SIGSTOP) // nobody left in it is fine
+		}
+	}
+}
+
+// open opens a pidfd and makes sure that it names p.
+func (k *killer) open(p Process) (int, error) {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if err != nil {
+		return -1, err
+	}
+	if now, ok := readStat(p.PID, k.buf); !ok || now.Start != p.Start {
+		unix.Close(fd)
+		return -1, unix.ESRCH
+	}
+	return fd, nil
+}
+
+// send signals p and says whether it was there to get it.
+func (k *killer) send(p Process, sigs ...unix.Signal) bool {
+	fd, err := k.open(p)
+	if err == nil {
+		defer unix.Close(fd)
+		for _, sig := range sigs {
+			if err = unix.PidfdSendSignal(fd, sig, nil, 0); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil && err != unix.ESRCH {
+		k.refused[p] = fmt.Errorf("signal process %d: %w", p.PID, err)
+	}
+	return err == nil
+}
+
+// await returns when all of ps have died or refused, or with ctx's error. One after the other will do: it needs
+// one descriptor, however many they are.
+func (k *killer) await(ctx context.Context, ps []Process) error {
+	for _, p := range ps {
+		if k.refused[p] != nil {
+			continue
+		}
+		fd, err := k.open(p)
+		if err == unix.ESRCH {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("wait for process %d: %w", p.PID, err)
+		}
+		if err := waitDead(ctx, fd); err != nil {
+			return fmt.Errorf("wait for process %d: %w", p.PID, err)
+		}
+	}
+	return nil
+}
+
+// waitDead returns when the process behind pidfd has died, be it a child or not. It closes pidfd.
+func waitDead(ctx context.Context, pidfd int) error {
+	f, err := pollable(pidfd)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { f.SetReadDeadline(time.Unix(1, 0)) })()
+	err = rc.Read(func(fd uintptr) bool {
+		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(ready, 0)
+		return err == nil && n == 1
+	})
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}

@@ -1,0 +1,270 @@
+package proctree
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// TestKillEndsTheWholeTree: each script says "up" when all of it runs. Everybody in it holds the output pipe, so that
+// its EOF says that everybody is gone.
+func TestKillEndsTheWholeTree(t *testing.T) {
+	const body = ` bash -c 'echo up; exec sleep 98.2'`
+	for name, text := range map[string]string{
+		"leader only":          `echo up; exec sleep 98.3`,
+		"child":                body + `; true`,
+		"pipeline":             body + ` | cat; true`,
+		"process substitution": `cat <(` + body + `)`,
+		"background":           body + ` & wait`,
+		"new session":          `setsid` + body + ` & wait`,
+		"ignores TERM":         `trap '' TERM INT HUP; echo up; while :; do sleep 98.4; done`,
+		"stopped":              `bash -c 'echo up; kill -STOP $$; :'; true`,
+		"no environment":       `env -i bash -c 'env -i setsid bash -c "echo up; /bin/sleep 98.5; :"'; true`,
+		"nested":               `bash -c 'bash -c "echo up; sleep 98.6; :" & wait'`,
+	} {
+		for _, grace := range []int{0, 100} {
+			t.Run(name+" "+itoa(grace), func(t *testing.T) {
+				t.Parallel()
+				s := start(t, text)
+				s.waitUp()
+				s.kill(grace)
+				s.gone()
+			})
+		}
+	}
+}
+
+// TestKillReachesSurvivors: the leader has ended and somebody it left behind says "up".
+func TestKillReachesSurvivors(t *testing.T) {
+	for name, text := range map[string]string{
+		"background":                `bash -c 'echo up; exec sleep 98.2' &`,
+		"nohup":                     `nohup bash -c 'echo up; exec sleep 98.2' &`,
+		"double fork, new session":  `(setsid bash -c 'echo up; exec sleep 98.7' &)`,
+		"no environment":            `env -i bash -c 'echo up; /bin/sleep 98.7; :' &`,
+		"child of a new session":    `(setsid bash -c '(env -i bash -c "echo up; exec /bin/sleep 98.7"); :' &)`,
+		"orphan of a new session":   `(setsid bash -c '(setsid bash -c "echo up; exec sleep 98.7" &)' &)`,
+		"child without environment": `bash -c 'env -i bash -c "env -i bash -c \"echo up; exec /bin/sleep 98.7\"; :"; :' &`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, text)
+			<-s.Done()
+			s.waitUp()
+			if len(s.Members()) == 0 {
+				t.Error("no members")
+			}
+			s.kill(0)
+			s.gone()
+		})
+	}
+}
+
+// TestKillCatchesProcessesThatKeepForking: they fork faster than anybody can look.
+func TestKillCatchesProcessesThatKeepForking(t *testing.T) {
+	for name, text := range map[string]string{
+		"fork and exit":              `f() { f & }; echo up; f; exec sleep 98.8`,
+		"fork and exit, leader gone": `f() { f & }; echo up; f`,
+		"fork and stay":              `ulimit -u 5000; f() { f & sleep 98.8; }; echo up; f`,
+		"new session each time":      `f() { setsid bash -c f & }; export -f f; echo up; f`,
+	} {
+		for _, grace := range []int{0, 20} {
+			t.Run(name+" "+itoa(grace), func(t *testing.T) {
+				s := start(t, text)
+				s.waitUp()
+				s.kill(grace)
+				s.gone()
+			})
+		}
+	}
+}
+
+func TestTermComesFirst(t *testing.T) {
+	s := start(t, `trap 'echo cleaned up; exit 3' TERM; echo up; while :; do sleep 98.9 & wait $!; done`)
+	s.waitUp()
+	s.kill(60_000) // the test ends long before, since Kill returns when all are gone
+	if got := s.rest(); got != "cleaned up\n" {
+		t.Errorf("got %q", got)
+	}
+	if c := s.Status().Code; c != 3 {
+		t.Errorf("status %d", c)
+	}
+}
+
+func TestKillLeavesOthersAlone(t *testing.T) {
+	other := start(t, `echo up; exec sleep 98.2`)
+	other.waitUp()
+	s := start(t, `setsid sleep 98.2 & echo up; wait`, MarkerEnv+"=x")
+	s.marker = "another-" + s.marker
+	s.waitUp()
+	s.kill(0)
+	if m := other.Members(); !slices.Equal(m, []int{other.PID()}) {
+		t.Errorf("members of the other tree: %v", m)
+	}
+}
+
+func TestKillOfAFinishedTreeSignalsNobody(t *testing.T) {
+	s := start(t, `echo bye`)
+	<-s.Done()
+	s.kill(0)
+	if m := s.Members(); len(m) != 0 {
+		t.Errorf("members %v", m)
+	}
+}
+
+func TestKillGivesUpWithItsContext(t *testing.T) {
+	s := start(t, `trap '' TERM; echo up; exec sleep 98.2`)
+	s.waitUp()
+	cause := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	if err := s.Kill(ctx, time.Hour); !errors.Is(err, cause) {
+		t.Errorf("kill: %v", err)
+	}
+	if m := s.Members(); len(m) != 1 {
+		t.Errorf("members %v", m)
+	}
+}
+
+func TestZombiesAreNoMembers(t *testing.T) {
+	// bash forks a child and replaces itself by a program that never waits for it.
+	s := start(t, `: & echo $!; exec sleep 98.2`)
+	zombie, err := strconv.Atoi(s.line())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(zombie, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := waitDead(t.Context(), fd); err != nil {
+		t.Fatal(err)
+	}
+	if m := s.Members(); !slices.Equal(m, []int{s.PID()}) {
+		t.Errorf("members %v, leader %d, zombie %d", m, s.PID(), zombie)
+	}
+}
+
+// TestReusedSessionNumberIsNotOurs: a session with the number of ours, made after our leader had been reaped.
+func TestReusedSessionNumberIsNotOurs(t *testing.T) {
+	other := start(t, `echo up; exec sleep 98.2`)
+	other.waitUp()
+	p := func() Process {
+		table, err := Look()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, ok := table.Process(other.PID())
+		if !ok {
+			t.Fatal("the other process is not in the table")
+		}
+		return p
+	}()
+	for _, c := range []struct {
+		died uint64
+		want int
+	}{{p.Start - 1, 0}, {p.Start, 1}} {
+		past := &Tree{pid: other.PID(), marker: "past", retired: true, died: c.died}
+		if m := past.Members(); len(m) != c.want {
+			t.Errorf("leader reaped at %d, session from %d: members %v, want %d", c.died, p.Start, m, c.want)
+		}
+	}
+}
+
+func TestKillMarkedFindsLeftovers(t *testing.T) {
+	mine, other := start(t, `(setsid bash -c 'echo up; exec sleep 98.2' &)`), start(t, `echo up; exec sleep 98.2`)
+	<-mine.Done()
+	mine.waitUp()
+	other.waitUp()
+	// both have this test's marker; find the one by its session
+	left := mine.Members()
+	if len(left) == 0 {
+		t.Fatal("nothing left to find")
+	}
+	prefix := "leftover-" + itoa(os.Getpid())
+	s := startMarked(t, prefix+"-1", `(setsid bash -c 'echo up; exec sleep 98.2' &)`)
+	<-s.Done()
+	s.waitUp()
+	err := KillMarked(t.Context(), 0, func(m string) bool { return strings.HasPrefix(m, prefix) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.gone()
+	if m := mine.Members(); len(m) != 2 { // the leftover and the other script: one marker
+		t.Errorf("members of the others: %v", m)
+	}
+}
+
+func startMarked(t *testing.T, marker, text string) *script {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	tree, err := Start(Spec{
+		Path: "/bin/bash", Argv: []string{"bash", "-c", text}, Env: []string{"PATH=/usr/bin:/bin"},
+		Files: []*os.File{nil, w, w}, Marker: marker,
+	})
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &script{tree, t, bufio.NewReader(r)}
+}
+
+func (s *script) waitUp() {
+	s.t.Helper()
+	if l := s.line(); l != "up" {
+		s.t.Fatalf("got %q", l)
+	}
+}
+
+// gone fails if anybody of the tree is there, and waits for the pipe's EOF.
+func (s *script) gone() {
+	s.t.Helper()
+	s.rest()
+	if m := s.Members(); len(m) != 0 {
+		s.t.Errorf("members left: %v", m)
+	}
+	select {
+	case <-s.Done():
+	default:
+		s.t.Error("the leader was not reaped")
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add([]byte("12 (a) b) c) S 3 4 5 0 -1 6 7 8 9 0 1 2 3 4 20 0 1 0 777 8 9\n"))
+	f.Add([]byte("12 (z) Z 3 4 5 0 -1 6 7 8 9 0 1 2 3 4 20 0 1 0 777 8 9\n"))
+	f.Add([]byte(") X"))
+	f.Fuzz(func(t *testing.T, stat []byte) {
+		if p, ok := parseStat(12, stat); ok && p.PID != 12 {
+			t.Errorf("%+v", p)
+		}
+	})
+}
+
+func TestParseStatTakesTheLastParenthesis(t *testing.T) {
+	p, ok := parseStat(12, []byte("12 (a) R 9 (b) S 3 4 5 0 -1 6 7 8 9 0 1 2 3 4 20 0 1 0 777 8 9\n"))
+	if want := (Process{PID: 12, Parent: 3, Group: 4, Session: 5, Start: 777}); !ok || p != want {
+		t.Errorf("got %+v %v, want %+v", p, ok, want)
+	}
+	for threads, alive := range map[string]bool{"1": false, "2": true} {
+		_, ok := parseStat(12, []byte("12 (z) Z 3 4 5 0 -1 6 7 8 9 0 1 2 3 4 20 0 "+threads+" 0 777 8 9\n"))
+		if ok != alive {
+			t.Errorf("zombie leader with %s threads: alive %v", threads, ok)
+		}
+	}
+}
