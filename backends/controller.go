@@ -1,0 +1,429 @@
+package backends
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/celld/celld/hooks"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Config makes a Controller.
+type Config struct {
+	Table       map[string]Backend // by kind and language; not changed afterwards
+	Aliases     map[string]string  // other names of languages
+	Fallback    Stateful           // asked for languages that aren't in the table; may be nil
+	Budget      *hooks.Budget
+	Keep        time.Duration // how long a finished execution is remembered
+	MaxKept     int           // how many finished executions are remembered at the most
+	MaxContexts int           // contexts at the same time; 0: any number
+	MaxSessions int           // the same for sessions
+	Log         *slog.Logger
+	Tracer      trace.Tracer // nil: none
+	Meter       metric.Meter // nil: none
+}
+
+// Controller routes requests to backends and knows every execution and context. It is safe for concurrent use.
+type Controller struct {
+	config   Config
+	log      *slog.Logger
+	runs     sync.WaitGroup
+	contexts *contexts
+	count    metric.Int64Counter     // nil without a meter, as is duration
+	duration metric.Float64Histogram // seconds
+
+	mu       sync.Mutex // guards what follows; never held across a call to a backend
+	all      map[string]*Execution
+	current  map[string][]*Execution // by context: under way and waiting, in order
+	finished []*Execution            // in the order they finished
+	texts    int                     // bytes of Content in finished
+	draining bool
+}
+
+// maxTexts bounds the texts of finished commands that are remembered, in bytes.
+const maxTexts = 32 << 20
+
+// New makes a Controller.
+func New(c Config) *Controller {
+	ct := &Controller{config: c, log: c.Log, all: map[string]*Execution{}, current: map[string][]*Execution{}}
+	if ct.log == nil {
+		ct.log = slog.New(slog.DiscardHandler)
+	}
+	if c.Budget == nil {
+		ct.config.Budget = hooks.NewBudget("", hooks.DefaultLimits)
+	}
+	if c.Meter != nil {
+		ct.count, _ = c.Meter.Int64Counter("celld.executions", metric.WithDescription("Executions that ended."))
+		ct.duration, _ = c.Meter.Float64Histogram("celld.execution.duration", metric.WithUnit("s"),
+			metric.WithDescription("Time from acceptance to the terminal event."))
+	}
+	ct.contexts = newContexts(ct)
+	return ct
+}
+
+// NewID makes an id: 32 lower-case hex digits.
+func NewID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// Start prepares req and lets it run. The execution outlives ctx, which is the request's: it ends by itself or by
+// Stop. An error, best an *Error, says that nothing was started.
+func (c *Controller) Start(ctx context.Context, req Request) (*Execution, error) {
+	req.ExecutionID = NewID()
+	backend, entry, err := c.route(ctx, &req)
+	if err != nil {
+		return nil, err
+	}
+	log := c.config.Budget.Store(req.ExecutionID)
+	req.Late = log
+	run, err := backend.Prepare(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	var turn *place
+	if entry != nil {
+		if turn = entry.queue.take(req.FailBusy); turn == nil {
+			run.release()
+			return nil, Refuse(Busy, "context %s is busy", req.ContextID)
+		}
+		if req.Timeout == nil {
+			req.Timeout = entry.Timeout
+		}
+	}
+	e := newExecution(req, run, log)
+	runCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	e.cancel = cancel
+	if err := c.register(e); err != nil {
+		cancel(err)
+		if turn != nil {
+			turn.leave()
+		}
+		run.release()
+		return nil, err
+	}
+	if entry != nil && c.contexts.deleted(entry) {
+		e.Stop(ErrClosed)
+	}
+	e.Journal.OnInit(hooks.Init{ExecutionID: e.ID, ID: e.Name})
+	go c.run(runCtx, e, run, turn, req.Timeout)
+	return e, nil
+}
+
+// route finds the backend of req and, where it runs in a context, that context. It fills in ContextID and Language.
+func (c *Controller) route(ctx context.Context, req *Request) (Backend, *openContext, error) {
+	switch req.Kind {
+	case KindCode, KindSession:
+		entry, err := c.contexts.find(ctx, req)
+		if err != nil {
+			return nil, nil, err
+		}
+		req.ContextID, req.Language = entry.ID, entry.Language
+		return entry.backend, entry, nil
+	}
+	backend, ok := c.config.Table[req.Kind]
+	if !ok {
+		return nil, nil, Refuse(NotSupported, "%s is not available here", req.Kind)
+	}
+	return backend, nil, nil
+}
+
+func newExecution(req Request, run *Run, log *hooks.Store) *Execution {
+	e := &Execution{
+		ID: req.ExecutionID, Name: req.ExecutionID, Kind: req.Kind, Language: req.Language, ContextID: req.ContextID,
+		Content: content(req), Output: req.Output, Started: time.Now(), handle: run.Handle, log: log,
+		Journal: hooks.NewJournal(hooks.Config{Store: log}),
+	}
+	if req.ContextID != "" && (req.Kind == KindCode || req.Kind == KindSession) {
+		e.Name = req.ContextID
+	}
+	return e
+}
+
+func (c *Controller) register(e *Execution) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.draining {
+		return Refuse(Unavailable, "the server is shutting down")
+	}
+	c.all[e.ID] = e
+	if e.ContextID != "" {
+		c.current[e.ContextID] = append(c.current[e.ContextID], e)
+	}
+	c.runs.Add(1)
+	return nil
+}
+
+// run is the life of an execution after its acceptance.
+func (c *Controller) run(ctx context.Context, e *Execution, run *Run, turn *place, timeout *time.Duration) {
+	defer c.runs.Done()
+	defer e.cancel(nil)
+	if timeout != nil && *timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, *timeout, ErrTimeout)
+		defer cancel()
+	}
+	defer e.Journal.ReleaseWith(ctx)()
+	if c.config.Tracer != nil {
+		var span trace.Span
+		ctx, span = c.config.Tracer.Start(ctx, "execute "+e.what())
+		defer c.trace(span, e)
+	}
+	err := c.waitAndDo(ctx, e, run, turn)
+	c.finish(ctx, e, run, err)
+	if turn != nil {
+		turn.leave()
+	}
+	run.release()
+}
+
+func (c *Controller) waitAndDo(ctx context.Context, e *Execution, run *Run, turn *place) (err error) {
+	if turn != nil && !turn.first() {
+		e.Journal.OnStatus(hooks.Status{State: hooks.StateQueued})
+		if turn.wait(ctx) != nil {
+			return stopped(ctx, e.noun())
+		}
+		e.Journal.OnStatus(hooks.Status{State: hooks.StateRunning})
+	}
+	if ctx.Err() != nil {
+		return stopped(ctx, e.noun())
+	}
+	defer func() {
+		if p := recover(); p != nil { // a fault of ours ends this execution, not the daemon
+			c.log.Error("backend panicked", "execution", e.ID, "panic", fmt.Sprint(p))
+			err = &hooks.ExecError{Name: "UNKNOWN", Value: "internal error"}
+		}
+	}()
+	return run.Do(ctx, e.Journal)
+}
+
+// finish settles the outcome, then reports the terminal event.
+func (c *Controller) finish(ctx context.Context, e *Execution, run *Run, err error) {
+	now := time.Now()
+	var failure *hooks.ExecError
+	if err != nil && !errors.As(err, &failure) {
+		if ctx.Err() != nil {
+			failure = stopped(ctx, e.noun())
+		} else {
+			failure = &hooks.ExecError{Name: "RuntimeError", Value: err.Error()}
+		}
+	}
+	complete := hooks.Complete{Duration: now.Sub(e.Started)}
+	e.mu.Lock()
+	e.finished, e.failure = now, failure
+	switch {
+	case failure != nil:
+		e.exit = failure.ExitCode
+	case run.Exit:
+		e.exit = new(int)
+		complete.ExitCode = e.exit
+	}
+	e.mu.Unlock()
+	c.retire(e)
+	if failure != nil {
+		if len(failure.Traceback) == 0 {
+			failure.Traceback = []string{failure.Error()}
+		}
+		e.Journal.OnError(hooks.Failure{ExecError: *failure})
+	} else {
+		e.Journal.OnComplete(complete)
+	}
+	c.report(ctx, e, now.Sub(e.Started))
+}
+
+// retire moves e to the finished ones and forgets those that needn't be remembered any more.
+func (c *Controller) retire(e *Execution) {
+	c.mu.Lock()
+	if e.ContextID != "" {
+		rest := without(c.current[e.ContextID], e)
+		if len(rest) == 0 {
+			delete(c.current, e.ContextID)
+		} else {
+			c.current[e.ContextID] = rest
+		}
+	}
+	c.finished = append(c.finished, e)
+	c.texts += len(e.Content)
+	old := c.forget(4)
+	c.mu.Unlock()
+	for _, e := range old {
+		e.log.Close()
+	}
+}
+
+// forget drops up to most of the oldest finished executions, as far as there are too many or they are too old. One
+// whose children still run is put off. The caller holds mu and closes their logs.
+func (c *Controller) forget(most int) []*Execution {
+	var old []*Execution
+	for range most {
+		e := c.finished[0]
+		if len(c.finished) <= c.config.MaxKept && c.texts <= maxTexts && time.Since(e.finished) <= c.config.Keep {
+			break
+		}
+		c.finished = c.finished[1:]
+		if e.handle.Lingers != nil && e.handle.Lingers() {
+			c.finished = append(c.finished, e)
+			continue
+		}
+		c.texts -= len(e.Content)
+		delete(c.all, e.ID)
+		old = append(old, e)
+		if len(c.finished) == 0 {
+			break
+		}
+	}
+	return old
+}
+
+func without(list []*Execution, e *Execution) []*Execution {
+	var rest []*Execution
+	for _, x := range list {
+		if x != e {
+			rest = append(rest, x)
+		}
+	}
+	return rest
+}
+
+// report writes the one log line of a finished execution and counts it.
+func (c *Controller) report(ctx context.Context, e *Execution, took time.Duration) {
+	o := e.Outcome()
+	outcome := "ok"
+	if o.Failure != nil {
+		outcome = o.Failure.Name
+	}
+	_, bytes := e.log.Bounds()
+	attrs := []any{"id", e.ID, "kind", e.what(), "outcome", outcome, "ms", took.Milliseconds(), "bytes", bytes}
+	if o.ExitCode != nil {
+		attrs = append(attrs, "exit", *o.ExitCode)
+	}
+	c.log.Info("finished", attrs...)
+	if c.count != nil {
+		set := metric.WithAttributes(attribute.String("celld.kind", e.what()), attribute.String("celld.outcome", outcome))
+		c.count.Add(ctx, 1, set)
+		c.duration.Record(ctx, took.Seconds(), set)
+	}
+}
+
+func (c *Controller) trace(span trace.Span, e *Execution) {
+	o := e.Outcome()
+	span.SetAttributes(attribute.String("celld.execution.id", e.ID))
+	if o.Failure != nil {
+		span.SetStatus(codes.Error, o.Failure.Name)
+	}
+	span.End()
+}
+
+// what names the execution's kind for logs: the language of a cell, else the kind.
+func (e *Execution) what() string {
+	if e.Language != "" {
+		return e.Language
+	}
+	return e.Kind
+}
+
+// noun is the first word of the error names of this kind.
+func (e *Execution) noun() string {
+	if e.Kind == KindCode {
+		return "Cell"
+	}
+	return "Command"
+}
+
+// Execution returns the execution with this id.
+func (c *Controller) Execution(id string) (*Execution, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.all[id]; e != nil {
+		return e, nil
+	}
+	return nil, Refuse(NotFound, "no execution %q", id)
+}
+
+// Interrupt ends the execution with this id, or the current run of the session or context with this id, and returns
+// when it has ended or ctx is done. For an execution that has ended it ends what survived it. ended tells
+// whether there was anything to end.
+func (c *Controller) Interrupt(ctx context.Context, id string) (ended bool, err error) {
+	c.mu.Lock()
+	e, isExecution := c.all[id]
+	if !isExecution {
+		if running := c.current[id]; len(running) > 0 {
+			e = running[0]
+		}
+	}
+	c.mu.Unlock()
+	if e == nil {
+		if c.contexts.get(id) == nil {
+			return false, Refuse(NotFound, "no command, execution, session or context %q", id)
+		}
+		return false, nil
+	}
+	if !e.Outcome().Running {
+		return e.killSurvivors(ctx)
+	}
+	e.Stop(ErrInterrupted)
+	select {
+	case <-e.Journal.Done():
+		if isExecution {
+			_, err = e.killSurvivors(ctx)
+		}
+		return true, err
+	case <-ctx.Done():
+		return true, Refuse(Unavailable, "%s is being stopped and has not ended yet", id)
+	}
+}
+
+// killSurvivors ends the processes that outlived the execution and reports whether there were any.
+func (e *Execution) killSurvivors(ctx context.Context) (bool, error) {
+	if e.handle.Survivors == nil || len(e.handle.Survivors()) == 0 {
+		return false, nil
+	}
+	return true, e.handle.Kill(ctx)
+}
+
+// Shutdown refuses new executions, stops those that run, closes all contexts and kills what survived. It returns when
+// all of that is done, or when ctx is.
+func (c *Controller) Shutdown(ctx context.Context) error {
+	c.mu.Lock()
+	c.draining = true
+	var all []*Execution
+	for _, e := range c.all {
+		all = append(all, e)
+	}
+	c.mu.Unlock()
+	for _, e := range all {
+		e.Stop(ErrShutdown)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.runs.Wait()
+		c.contexts.closeAll(ctx)
+		for _, e := range all {
+			e.killSurvivors(ctx)
+			e.log.Close()
+		}
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("stop everything: %w", context.Cause(ctx))
+	}
+}
+
+func (r *Run) release() {
+	if r.Release != nil {
+		r.Release()
+	}
+}

@@ -1,0 +1,72 @@
+// Command celld is a code-interpreter daemon: it runs shell commands and code cells for whoever asks over HTTP.
+//
+//	celld serve            # on 127.0.0.1:44772; with an access token on all addresses
+//	celld version
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// version is set by the linker.
+var version = "devel"
+
+// The main goroutine stays on the main thread, which therefore never forks: what the kernel hangs on that thread are
+// adopted orphans only, and they can be reaped without ever taking a command's status away from its owner.
+func init() { runtime.LockOSThread() }
+
+type cli struct {
+	Serve   serveCmd   `cmd:"" help:"Serve the HTTP API."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+}
+
+type versionCmd struct{}
+
+func (versionCmd) Run() error {
+	_, err := fmt.Println("celld", version, runtime.Version())
+	return err
+}
+
+func main() {
+	if len(os.Args) == 1 {
+		os.Args = append(os.Args, "--help")
+	}
+	var c cli
+	k := kong.Parse(&c, kong.Name("celld"), kong.UsageOnError(), kong.Description(
+		"Runs shell commands, persistent bash sessions and code cells for AI agents, notebook clients and generated SDKs, "+
+			"over HTTP with event streams. Every flag can also be given as a variable, --a-b as CELLD_A_B; the flag wins."))
+	k.FatalIfErrorf(k.Run())
+}
+
+func (s *serveCmd) Run() error {
+	log, err := s.logger()
+	if err != nil {
+		return err
+	}
+	if err := s.hideSecrets(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	return s.serve(ctx, log)
+}
+
+func (s *serveCmd) logger() (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(s.LogLevel)); err != nil {
+		return nil, fmt.Errorf("--log-level: %w", err)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if s.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
+}

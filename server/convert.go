@@ -1,0 +1,162 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/celld/celld/backends"
+	"github.com/celld/celld/hooks"
+	"github.com/celld/celld/openapi"
+	"github.com/labstack/echo/v4"
+)
+
+// decode reads a JSON body into v. Without a body v stays as it is, if that is allowed.
+func (s *Server) decode(c echo.Context, v any, mayBeEmpty bool) error {
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, s.config.MaxBody))
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return err
+		}
+		return badRequest("read the body: %v", err)
+	}
+	if mayBeEmpty && len(strings.TrimSpace(string(body[:min(len(body), 64)]))) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return badRequest("the body is not the JSON that is wanted here: %v", err)
+	}
+	return nil
+}
+
+// timeout converts milliseconds of the wire. Absent stays absent.
+func timeout(ms *openapi.Timeout) (*time.Duration, error) {
+	if ms == nil {
+		return nil, nil
+	}
+	if *ms < 0 {
+		return nil, badRequest("timeout must not be negative")
+	}
+	d := time.Duration(math.MaxInt64)
+	if *ms < int64(d/time.Millisecond) {
+		d = time.Duration(*ms) * time.Millisecond
+	}
+	return &d, nil
+}
+
+func userID(id *openapi.UserID, name string) (*uint32, error) {
+	if id == nil {
+		return nil, nil
+	}
+	if *id < 0 || *id >= math.MaxUint32 {
+		return nil, badRequest("%s must be between 0 and 4294967294", name)
+	}
+	n := uint32(*id)
+	return &n, nil
+}
+
+func users(uid, gid *openapi.UserID) (u, g *uint32, err error) {
+	if u, err = userID(uid, "uid"); err != nil {
+		return nil, nil, err
+	}
+	if g, err = userID(gid, "gid"); err != nil {
+		return nil, nil, err
+	}
+	if g != nil && u == nil {
+		return nil, nil, badRequest("gid needs uid")
+	}
+	return u, g, nil
+}
+
+func outputMode(m *openapi.OutputMode, otherwise hooks.Mode) (hooks.Mode, error) {
+	if m == nil || *m == "" {
+		return otherwise, nil
+	}
+	switch *m {
+	case openapi.OutputModeLines:
+		return hooks.Lines, nil
+	case openapi.OutputModeRaw:
+		return hooks.Raw, nil
+	case openapi.OutputModeBase64:
+		return hooks.Base64, nil
+	}
+	return 0, badRequest("output must be lines, raw or base64, not %q", *m)
+}
+
+// onDisconnect says whether the run ends with its client's connection.
+func onDisconnect(p *openapi.OnDisconnect) (ends bool, err error) {
+	if p == nil || *p == "" {
+		return true, nil
+	}
+	switch *p {
+	case openapi.OnDisconnectKill, openapi.OnDisconnectInterrupt:
+		return true, nil
+	case openapi.OnDisconnectContinue:
+		return false, nil
+	}
+	return false, badRequest("on_disconnect must be kill, interrupt or continue, not %q", *p)
+}
+
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// commandRequest makes a request of POST /command.
+func (s *Server) commandRequest(q *openapi.RunCommandRequest) (backends.Request, error) {
+	req := backends.Request{
+		Kind: backends.KindCommand, Code: value(q.Command), Argv: q.Argv, Cwd: value(q.Cwd), Env: q.Envs,
+		Stdin: q.Stdin, StdinOpen: value(q.StdinOpen), Rlimits: q.Rlimits,
+	}
+	switch {
+	case q.Command != nil && len(q.Argv) > 0:
+		return req, badRequest("command and argv exclude each other")
+	case strings.TrimSpace(req.Code) == "" && len(q.Argv) == 0:
+		return req, badRequest("command must not be empty")
+	case len(q.Argv) > 0 && q.Argv[0] == "":
+		return req, badRequest("argv[0] must not be empty")
+	}
+	if value(q.Background) {
+		req.Kind = backends.KindBackground
+	}
+	var err error
+	if req.Timeout, err = timeout(q.Timeout); err != nil {
+		return req, err
+	}
+	if req.UID, req.GID, err = users(q.UID, q.GID); err != nil {
+		return req, err
+	}
+	req.Output, err = outputMode(q.Output, hooks.Lines)
+	return req, err
+}
+
+// codeRequest makes a request of POST /code. Without a language and an id the code is a shell command.
+func codeRequest(q *openapi.RunCodeRequest) (backends.Request, error) {
+	req := backends.Request{Kind: backends.KindCode, Code: q.Code, AllowInput: value(q.Stdin), Output: hooks.Raw}
+	if strings.TrimSpace(q.Code) == "" {
+		return req, badRequest("code must not be empty")
+	}
+	if q.Context != nil {
+		req.Language, req.ContextID = value(q.Context.Language), value(q.Context.ID)
+	}
+	if req.Language == "" && req.ContextID == "" {
+		req.Kind, req.Output = backends.KindCommand, hooks.Lines
+	}
+	switch value(q.OnBusy) {
+	case "", openapi.RunCodeRequestOnBusyQueue:
+	case openapi.RunCodeRequestOnBusyFail:
+		req.FailBusy = true
+	default:
+		return req, badRequest("on_busy must be queue or fail, not %q", *q.OnBusy)
+	}
+	var err error
+	req.Timeout, err = timeout(q.Timeout)
+	return req, err
+}

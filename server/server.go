@@ -1,0 +1,137 @@
+// Package server is celld's HTTP side: routes, access, errors and the writers that send events. It is the only package
+// that knows a transport. What is asked for goes to backends.Controller; what happens comes back through the hooks
+// that a writer implements.
+//
+// Invariants: whatever fails before the first event is a JSON error with a fitting status; after it, it is the
+// terminal event. A client that goes away or stalls ends its own reader, and its execution only if it asked for that.
+//
+//	s := server.New(server.Config{Controller: c, Token: token, Log: log})
+//	err := s.Serve(ctx, listener)
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/celld/celld/backends"
+	"github.com/labstack/echo/v4"
+)
+
+// Config makes a Server.
+type Config struct {
+	Controller *backends.Controller
+	Token      string // "": none is needed
+	AnyHost    bool   // without a token: don't look at Host
+	MaxBody    int64  // bytes of a JSON body; 0: 32 MiB
+	// DefaultSession makes a command without a session run in the session named so.
+	DefaultSession bool
+	Version        Version
+	Log            *slog.Logger
+	// Middleware is put around every handler, the outermost first: telemetry.
+	Middleware []echo.MiddlewareFunc
+}
+
+// Limits of requests.
+const (
+	defaultMaxBody    = 32 << 20
+	maxHeader         = 64 << 10
+	headerTimeout     = 10 * time.Second
+	keepAliveTimeout  = 2 * time.Minute
+	stopWithinRequest = 10 * time.Second // how long a request waits for what it stops
+)
+
+// Server answers HTTP requests. It is an http.Handler and safe for concurrent use.
+type Server struct {
+	config     Config
+	controller *backends.Controller
+	log        *slog.Logger
+	token      [sha256.Size]byte
+	echo       *echo.Echo
+	draining   atomic.Bool
+}
+
+// New makes a Server.
+func New(c Config) *Server {
+	if c.MaxBody == 0 {
+		c.MaxBody = defaultMaxBody
+	}
+	s := &Server{config: c, controller: c.Controller, log: c.Log, token: sha256.Sum256([]byte(c.Token)), echo: echo.New()}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.echo.HTTPErrorHandler = s.onError
+	s.echo.IPExtractor = echo.ExtractIPDirect()
+	s.echo.Pre(requestID, s.catch)
+	s.echo.Pre(c.Middleware...)
+	s.echo.Pre(s.access)
+	s.routes()
+	return s
+}
+
+func (s *Server) routes() {
+	e := s.echo
+	e.GET("/ping", s.ping)
+	e.GET("/healthz", s.ping)
+	e.GET("/readyz", s.ready)
+	e.GET("/version", s.version)
+	e.GET("/openapi.yaml", s.openapiYAML)
+	e.GET("/openapi.json", s.openapiJSON)
+	e.GET("/docs", s.docs)
+
+	e.POST("/command", s.runCommand)
+	e.DELETE("/command", s.interruptCommand)
+	e.GET("/command/status/:id", s.commandStatus)
+	e.GET("/command/:id/resume", s.events)
+	e.GET("/executions/:id/events", s.events)
+
+	e.POST("/code", s.runCode)
+	e.DELETE("/code", s.interruptCode)
+	e.POST("/code/context", s.createContext)
+	e.GET("/code/contexts", s.listContexts)
+	e.DELETE("/code/contexts", s.deleteContexts)
+	e.GET("/code/contexts/:id", s.getContext)
+	e.DELETE("/code/contexts/:id", s.deleteContext)
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
+
+// Drain makes /readyz say that no new work should be sent.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// Serve answers what comes in on l until ctx is done, then closes l and waits, at most grace, for the answers under
+// way. It returns nil after a clean end.
+func (s *Server) Serve(ctx context.Context, l net.Listener, stop func(), grace time.Duration) error {
+	hs := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       keepAliveTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- hs.Serve(l) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	s.Drain()
+	stop() // ends what runs, so that streams get their terminal event
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	err := hs.Shutdown(end)
+	if err != nil {
+		hs.Close()
+	}
+	if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
+		return serr
+	}
+	return err
+}

@@ -1,0 +1,96 @@
+package server
+
+import (
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/celld/celld/hooks"
+)
+
+// writeTimeout is how long a client may accept nothing before it counts as gone.
+const writeTimeout = hooks.StallTimeout
+
+// maxKeptBuffer is the largest buffer that a stream keeps from one batch to the next, in bytes.
+const maxKeptBuffer = 1 << 20
+
+// stream sends events over HTTP: what the journal gives is encoded into one buffer, which is written and flushed when
+// the journal has nothing more. The header goes out with the first event. It implements hooks.Writer and hooks.Idler.
+type stream struct {
+	*encoder
+	w       http.ResponseWriter
+	control *http.ResponseController
+	started bool
+}
+
+// format is the form in which a client wants events.
+type format uint8
+
+const (
+	formatSSE format = iota
+	formatNDJSON
+)
+
+const (
+	typeSSE    = "text/event-stream"
+	typeNDJSON = "application/x-ndjson"
+)
+
+// accepted returns the form that an Accept header asks for.
+func accepted(header string) format {
+	for part := range strings.SplitSeq(header, ",") {
+		if t, _, err := mime.ParseMediaType(part); err == nil && t == typeNDJSON {
+			return formatNDJSON
+		}
+	}
+	return formatSSE
+}
+
+func newStream(w http.ResponseWriter, r *http.Request, mode hooks.Mode, after int64) *stream {
+	lines := accepted(r.Header.Get("Accept")) == formatNDJSON
+	return &stream{encoder: newEncoder(mode, after, lines), w: w, control: http.NewResponseController(w)}
+}
+
+func (s *stream) start() {
+	s.started = true
+	h := s.w.Header()
+	h.Set("Content-Type", typeSSE)
+	if s.lines {
+		h.Set("Content-Type", typeNDJSON)
+	}
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	s.w.WriteHeader(http.StatusOK)
+}
+
+// Flush implements hooks.Writer.
+func (s *stream) Flush() error {
+	if len(s.buf) == 0 {
+		return nil
+	}
+	if !s.started {
+		s.start()
+	}
+	for b := s.buf; len(b) > 0; {
+		part := b[:min(len(b), 4*hooks.FlushBytes)]
+		b = b[len(part):]
+		s.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // no deadlines on this writer: nothing to set
+		if _, err := s.w.Write(part); err != nil {
+			return err
+		}
+	}
+	if s.buf = s.buf[:0]; cap(s.buf) > maxKeptBuffer {
+		s.buf = nil
+	}
+	return s.control.Flush()
+}
+
+// Idle implements hooks.Idler.
+func (s *stream) Idle() error {
+	s.ping(hooks.Stamp{Time: time.Now()})
+	return s.Flush()
+}
+
+// finish clears the deadline, so that the connection can serve another request.
+func (s *stream) finish() { s.control.SetWriteDeadline(time.Time{}) }
