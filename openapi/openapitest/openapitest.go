@@ -19,6 +19,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"regexp"
 	"sort"
 	"strings"
 
@@ -103,6 +104,11 @@ func (s *Spec) Operations() []Operation {
 	})
 	return all
 }
+
+var pathName = regexp.MustCompile(`/[{:][^/]*`)
+
+// Shape leaves the names out of a path, so that /command/{id}/logs and /command/:id/logs are the same.
+func Shape(path string) string { return pathName.ReplaceAllString(path, "/{}") }
 
 // ValidateRequest checks a request's path, query, headers and JSON body. Target is path and query as sent.
 func (s *Spec) ValidateRequest(method, target string, header http.Header, body []byte) error {

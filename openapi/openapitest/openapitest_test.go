@@ -56,6 +56,15 @@ func TestEveryOperationHasATagAndAnID(t *testing.T) {
 	}
 }
 
+func TestShapeTellsPathsApartByTheirPlacesOnly(t *testing.T) {
+	if a, b := openapitest.Shape("/code/contexts/{id}/restart"), openapitest.Shape("/code/contexts/:id/restart"); a != b {
+		t.Errorf("%s and %s", a, b)
+	}
+	if a, b := openapitest.Shape("/command/status/{id}"), openapitest.Shape("/command/{id}/logs"); a == b {
+		t.Errorf("%s twice", a)
+	}
+}
+
 const (
 	initEvent = `{"type":"init","timestamp":1,"eid":1,"text":"c","execution_id":"c"}`
 	outEvent  = `{"type":"stdout","timestamp":1,"eid":3,"text":"a"}`
