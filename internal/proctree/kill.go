@@ -2,7 +2,6 @@ package proctree
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -97,47 +96,42 @@ func KillMarked(ctx context.Context, grace time.Duration, match func(marker stri
 	return nil
 }
 
-// Kill ends the processes that pick finds, and goes on until pick finds nobody: it is called again and again, each
-// time with a new look at the process table. With a grace above 0 they get SIGTERM first, in the order pick gave.
+// Kill ends the processes that pick finds and all they start, until pick finds nobody: it is called again and again,
+// each time with a new look at the process table. With a grace above 0 they get SIGTERM first, in the order pick gave.
 //
-// Before SIGKILL everybody found is stopped, and the search is repeated until it finds nobody new. A stopped process
-// cannot fork, so that the set is complete when it is killed; and it is still there as a parent, so that a child it
-// forked a moment ago is recognised even if the chain of parents is all that ties it to the tree.
+// Before either signal everybody found is stopped, and the search is repeated until it finds nobody new. A stopped
+// process cannot fork, so that the set is complete when the signal is sent; and it is still there as a parent, so
+// that a child it forked a moment ago is recognised even if the chain of parents is all that ties it to the tree.
+// Whoever was found once stays found, also when its parents die first.
 //
-// A process that may not be signalled is skipped, and is the error at the end. ctx bounds the whole.
+// A process that may not be signalled is skipped, and is the error at the end. ctx bounds the whole; when it
+// ends the search early, who is left may be stopped.
 func Kill(ctx context.Context, grace time.Duration, pick func(*Table) []int) error {
-	k := &killer{pick: pick, buf: make([]byte, 1024), refused: make(map[Process]error)}
+	k := &killer{pick: pick, buf: make([]byte, 1024), known: make(map[Process]bool), refused: make(map[Process]error)}
 	if grace > 0 {
-		gone, err := k.terminate(ctx, grace)
-		if gone || err != nil {
-			return errors.Join(err, k.refusal())
+		limited, cancel := context.WithTimeout(ctx, grace)
+		defer cancel()
+		err := k.end(limited, unix.SIGTERM, unix.SIGCONT)
+		if err == nil {
+			return k.refusal()
+		}
+		if limited.Err() == nil {
+			return err
 		}
 	}
-	// Two empty looks in a row: a process that is just replacing itself by exec shows no environment.
-	for empty := 0; empty < 2; {
-		stopped, err := k.stop(ctx)
-		if err != nil {
-			return err
-		}
-		if len(stopped) == 0 {
-			empty++
-			continue
-		}
-		empty = 0
-		for _, p := range stopped {
-			k.send(p, unix.SIGKILL)
-		}
-		if err := k.await(ctx, stopped); err != nil {
-			return err
-		}
+	if err := k.end(ctx, unix.SIGKILL); err != nil {
+		return err
 	}
 	return k.refusal()
 }
 
 type killer struct {
 	pick    func(*Table) []int
-	buf     []byte
+	buf     []byte           // scratch for readStat
+	known   map[Process]bool // found at some time
 	refused map[Process]error
+
+	vanished bool // at the last look somebody was gone before it could be examined
 }
 
 func (k *killer) refusal() error {
@@ -147,75 +141,89 @@ func (k *killer) refusal() error {
 	return nil
 }
 
-// find looks again, and leaves out who refused.
-func (k *killer) find(ctx context.Context) (*Table, []Process, error) {
-	if ctx.Err() != nil {
-		return nil, nil, context.Cause(ctx)
-	}
-	table, err := Look()
-	if err != nil {
-		return nil, nil, err
-	}
-	var found []Process
-	for _, pid := range k.pick(table) {
-		if p, ok := table.Process(pid); ok && k.refused[p] == nil {
-			found = append(found, p)
-		}
-	}
-	return table, found, nil
-}
+// enough is how sure the search must be that nobody is left: two looks in a row at a quiet table, more at one where
+// processes vanish before they can be examined.
+const (
+	enough = 16
+	quiet  = 8
+)
 
-// terminate sends SIGTERM and waits. It says whether all were gone within grace.
-func (k *killer) terminate(ctx context.Context, grace time.Duration) (gone bool, err error) {
-	limited, cancel := context.WithTimeout(ctx, grace)
-	defer cancel()
-	told := make(map[Process]bool)
-	for empty := 0; empty < 2; {
-		_, found, err := k.find(ctx)
+// end stops everybody, sends sigs and waits, again and again until nobody is found or ctx is done.
+func (k *killer) end(ctx context.Context, sigs ...unix.Signal) error {
+	for sure := 0; sure < enough; {
+		stopped, any, err := k.stop(ctx)
 		if err != nil {
-			return false, err
+			return err
 		}
-		if len(found) == 0 {
-			empty++
-			continue
+		switch {
+		case any:
+			sure = 0
+		case k.vanished:
+			sure++
+		default:
+			sure += quiet
 		}
-		empty = 0
-		for _, p := range found {
-			if !told[p] {
-				told[p] = true
-				k.send(p, unix.SIGTERM, unix.SIGCONT) // a stopped one would not notice
-			}
+		for _, p := range stopped {
+			k.send(p, sigs...)
 		}
-		if k.await(limited, found) != nil {
-			return false, nil
+		if err := k.await(ctx, stopped); err != nil {
+			return err
 		}
 	}
-	return true, nil
+	return nil
 }
 
-// stop stops all that can be found, and returns them.
-func (k *killer) stop(ctx context.Context) ([]Process, error) {
-	var all []Process
+// stop stops all that can be found, and returns them. any says whether it found somebody, be it that they were gone
+// when they should have been stopped.
+func (k *killer) stop(ctx context.Context) (all []Process, any bool, err error) {
 	stopped := make(map[Process]bool)
 	for {
-		table, found, err := k.find(ctx)
-		if err != nil {
-			return nil, err
+		if ctx.Err() != nil {
+			return nil, any, context.Cause(ctx)
 		}
+		table, err := Look()
+		if err != nil {
+			return nil, any, err
+		}
+		found := k.find(table)
+		k.vanished = table.vanished
 		var fresh []Process
 		for _, p := range found {
-			if !stopped[p] && k.send(p, unix.SIGSTOP) {
-				stopped[p] = true
+			any = true
+			if !stopped[p.identity()] && k.send(p, unix.SIGSTOP) {
+				stopped[p.identity()] = true
 				fresh = append(fresh, p)
 			}
 		}
 		if len(fresh) == 0 {
-			return all, nil
+			return all, any, nil
 		}
 		all = append(all, fresh...)
 		stopGroups(table, found, stopped)
 	}
 }
+
+// find returns who is picked, was known or descends from one of these, without those who refused.
+func (k *killer) find(table *Table) []Process {
+	pids := k.pick(table)
+	for _, p := range table.Processes {
+		if k.known[p.identity()] {
+			pids = append(pids, p.PID)
+		}
+	}
+	var found []Process
+	for _, pid := range unique(append(pids, table.Descendants(pids...)...)) {
+		p, ok := table.Process(pid)
+		if id := p.identity(); ok && k.refused[id] == nil {
+			k.known[id] = true
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// identity is what never changes about a process.
+func (p Process) identity() Process { return Process{PID: p.PID, Start: p.Start} }
 
 // stopGroups stops the groups that consist of found processes only. A signal to a group is atomic: it reaches also the
 // process that forks and exits faster than anybody can look. A stopped member keeps the group's number from being reused.
@@ -224,7 +232,7 @@ func stopGroups(table *Table, found []Process, stopped map[Process]bool) {
 	pinned := make(map[int]bool)
 	for _, p := range found {
 		picked[p.PID] = true
-		if stopped[p] {
+		if stopped[p.identity()] {
 			pinned[p.Group] = true
 		}
 	}
@@ -266,7 +274,7 @@ func (k *killer) send(p Process, sigs ...unix.Signal) bool {
 		}
 	}
 	if err != nil && err != unix.ESRCH {
-		k.refused[p] = fmt.Errorf("signal process %d: %w", p.PID, err)
+		k.refused[p.identity()] = fmt.Errorf("signal process %d: %w", p.PID, err)
 	}
 	return err == nil
 }
@@ -275,7 +283,7 @@ func (k *killer) send(p Process, sigs ...unix.Signal) bool {
 // one descriptor, however many they are.
 func (k *killer) await(ctx context.Context, ps []Process) error {
 	for _, p := range ps {
-		if k.refused[p] != nil {
+		if k.refused[p.identity()] != nil {
 			continue
 		}
 		fd, err := k.open(p)

@@ -139,9 +139,18 @@ func TestKillGivesUpWithItsContext(t *testing.T) {
 
 func TestZombiesAreNoMembers(t *testing.T) {
 	// bash forks a child and replaces itself by a program that never waits for it.
-	s := start(t, `: & echo $!; exec sleep 98.2`)
+	dir := t.TempDir()
+	fifo, file := dir+"/fifo", dir+"/file"
+	if err := errors.Join(unix.Mkfifo(fifo, 0o600), os.WriteFile(file, []byte("up\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, `(read x <$FIFO) & echo $!; exec tail -n 1 -f $FILE`, "FIFO="+fifo, "FILE="+file)
 	zombie, err := strconv.Atoi(s.line())
 	if err != nil {
+		t.Fatal(err)
+	}
+	s.waitUp()
+	if err := os.WriteFile(fifo, []byte("\n"), 0); err != nil {
 		t.Fatal(err)
 	}
 	fd, err := unix.PidfdOpen(zombie, 0)

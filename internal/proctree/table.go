@@ -2,6 +2,8 @@ package proctree
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -24,37 +26,76 @@ type Process struct {
 type Table struct {
 	Processes []Process // by ascending PID
 
-	index map[int]int // PID to place in Processes
+	index    map[int]int // PID to place in Processes
+	vanished bool        // somebody died before Marked could read its environment
 }
 
-// Look reads the process table.
+// maxChase bounds how often Look goes after processes that were started meanwhile.
+const maxChase = 64
+
+// Look reads the process table. What is started while it looks is looked at too, so that a process that forks and
+// exits over and over doesn't slip through between two directory entries.
 func Look() (*Table, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("read the process table: %w", err)
 	}
 	defer dir.Close()
+	buf := make([]byte, 1024)
+	last := lastPID(buf)
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
 		return nil, fmt.Errorf("read the process table: %w", err)
 	}
 	t := &Table{index: make(map[int]int)}
-	self := os.Getpid()
-	buf := make([]byte, 1024)
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil || pid == self {
-			continue
-		}
-		if p, ok := readStat(pid, buf); ok {
+	seen := make(map[int]bool)
+	add := func(pid int) {
+		if p, ok := readStat(pid, buf); ok && !seen[pid] {
+			seen[pid] = true
 			t.Processes = append(t.Processes, p)
 		}
+	}
+	seen[os.Getpid()] = true
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			add(pid)
+		}
+	}
+	for range maxChase {
+		newest := lastPID(buf)
+		if newest == last {
+			break
+		}
+		for pid := last + 1; pid <= newest; pid++ { // nothing if the numbers have started over
+			if leadsThreads(pid) {
+				add(pid)
+			}
+		}
+		last = newest
 	}
 	slices.SortFunc(t.Processes, func(a, b Process) int { return a.PID - b.PID })
 	for i, p := range t.Processes {
 		t.index[p.PID] = i
 	}
 	return t, nil
+}
+
+// lastPID is the pid or thread id given out last: the fifth field of /proc/loadavg. 0 if there is none.
+func lastPID(buf []byte) int {
+	n, ok := readFile("/proc/loadavg", buf)
+	if f := bytes.Fields(buf[:n]); ok && len(f) == 5 {
+		pid, _ := strconv.Atoi(string(f[4]))
+		return pid
+	}
+	return 0
+}
+
+// leadsThreads says whether pid is that of a process: /proc answers for the ids of other threads too, but doesn't
+// list them.
+func leadsThreads(pid int) bool {
+	var status [1024]byte
+	n, ok := readFile("/proc/"+strconv.Itoa(pid)+"/status", status[:])
+	return ok && bytes.Contains(status[:n], []byte("\nTgid:\t"+strconv.Itoa(pid)+"\n"))
 }
 
 // Process returns the process with that pid.
@@ -90,24 +131,28 @@ func (t *Table) Descendants(pids ...int) []int {
 // Marked returns the processes whose marker satisfies match and that started at clock tick since or later. A process
 // without a marker, or whose environment may not be read, has none.
 func (t *Table) Marked(since uint64, match func(marker string) bool) []int {
+	// The newest first: they are the likeliest to be gone soon.
+	order := slices.Clone(t.Processes)
+	slices.SortStableFunc(order, func(a, b Process) int { return cmp.Compare(b.Start, a.Start) })
 	var found []int
-	for _, p := range t.Processes {
+	for _, p := range order {
 		if p.Start < since {
-			continue
+			break
 		}
-		if m, ok := markerOf(p.PID); ok && match(m) {
+		env, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/environ")
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+			t.vanished = true
+		}
+		if m, ok := markerIn(env); ok && match(m) {
 			found = append(found, p.PID)
 		}
 	}
+	slices.Sort(found)
 	return found
 }
 
-// markerOf reads the marker from a process's environment as it was at its last exec.
-func markerOf(pid int) (string, bool) {
-	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	if err != nil {
-		return "", false
-	}
+// markerIn finds the marker in an environment as /proc has it.
+func markerIn(env []byte) (string, bool) {
 	for len(env) > 0 {
 		entry, rest, _ := bytes.Cut(env, []byte{0})
 		if m, ok := bytes.CutPrefix(entry, []byte(MarkerEnv+"=")); ok {
@@ -120,16 +165,22 @@ func markerOf(pid int) (string, bool) {
 
 // readStat reads /proc/PID/stat (proc_pid_stat(5)) with buf as scratch. It says false if the process is dead.
 func readStat(pid int, buf []byte) (Process, bool) {
-	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return Process{}, false
-	}
-	defer unix.Close(fd)
-	n, err := unix.Read(fd, buf)
-	if err != nil || n <= 0 {
+	n, ok := readFile("/proc/"+strconv.Itoa(pid)+"/stat", buf)
+	if !ok {
 		return Process{}, false
 	}
 	return parseStat(pid, buf[:n])
+}
+
+// readFile reads the beginning of a small file of /proc.
+func readFile(path string, buf []byte) (n int, ok bool) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, false
+	}
+	defer unix.Close(fd)
+	n, err = unix.Read(fd, buf)
+	return max(n, 0), err == nil && n > 0
 }
 
 // parseStat takes the fields from the state on: the name before it may hold blanks and parentheses.
