@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+func codeBenchmarks() []benchmark {
+	return []benchmark{
+		{"code-warm", "POST /code `1+1` in a warm context, request to last byte; floor: a bare WebSocket client of a kernel of its own on the same Jupyter Server", codeWarm},
+		{"code-8-contexts", "`1+1` from 8 clients in 8 contexts at once; floor: 8 bare clients of 8 kernels", codeClients},
+		{"code-open-10", "10 contexts made at once, each asked for `1+1`; floor: the bare client doing the same", codeOpen},
+		{"code-20-contexts", "20 contexts run cells at once, each prints what only it has", codeCrossTalk},
+		{"code-print-10MB", "10 MB printed by one cell in lines of 100; floor: the bare client",
+			func(ctx context.Context, r *run) error { return codePrint(ctx, r, 10) }},
+		{"code-print-50MB", "50 MB printed by one cell; floor: the bare client",
+			func(ctx context.Context, r *run) error { return codePrint(ctx, r, 50) }},
+	}
+}
+
+// cell is POST /code in a context.
+func cell(id, code string) call {
+	return call{path: "/code", body: object("context", map[string]string{"id": id}, "code", code)}
+}
+
+// newContext makes a python context.
+func (d *daemon) newContext(ctx context.Context) (string, error) {
+	made, err := askJSON[struct{ ID string }](ctx, d.peer, http.MethodPost, "/code/context", `{"language":"python"}`)
+	return made.ID, err
+}
+
+// codePair starts a celld with n warm contexts and a bare client with n kernels on celld's own Jupyter Server.
+func (r *run) codePair(ctx context.Context, n int) (*daemon, []string, *floor, error) {
+	d, err := r.celld(ctx)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	ids := make([]string, n)
+	for i := range ids {
+		var refused *statusError
+		if ids[i], err = d.newContext(ctx); errors.As(err, &refused) {
+			return nil, nil, nil, unavailable(refused.body)
+		} else if err != nil {
+			return nil, nil, nil, err
+		}
+		if err := d.do(ctx, cell(ids[i], "1+1")); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	socket, token, err := d.jupyter()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	f, err := r.floor("jupyter", socket, token)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if _, err := f.do(job{Op: "open", N: n, Text: "1+1"}); err != nil {
+		return nil, nil, nil, err
+	}
+	return d, ids, f, nil
+}
+
+// jupyter finds celld's own Jupyter Server: its socket in the arguments, its token there or in the environment.
+func (d *daemon) jupyter() (socket, token string, err error) {
+	children, err := below(d.pid)
+	if err != nil {
+		return "", "", err
+	}
+	for _, p := range children {
+		for _, arg := range p.args {
+			if s, ok := strings.CutPrefix(arg, "--ServerApp.sock="); ok {
+				socket = s
+			}
+			for _, name := range []string{"--IdentityProvider.token=", "--ServerApp.token="} {
+				if t, ok := strings.CutPrefix(arg, name); ok {
+					token = t
+				}
+			}
+		}
+		if socket == "" {
+			continue
+		}
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
+		for v := range bytes.SplitSeq(env, []byte{0}) {
+			if t, ok := bytes.CutPrefix(v, []byte("JUPYTER_TOKEN=")); ok {
+				token = string(t)
+			}
+		}
+		return socket, token, err
+	}
+	return "", "", errors.New("celld has no Jupyter Server on a unix socket")
+}
+
+func codeWarm(ctx context.Context, r *run) error {
+	d, ids, f, err := r.codePair(ctx, 1)
+	if err != nil {
+		return err
+	}
+	return r.compare(ctx, contest{
+		floor: f.latencies(job{Op: "cells", Text: "1+1"}), celld: latencies(d.peer, cell(ids[0], "1+1")),
+		warm: 50, n: pick(r, 100, 300, 600), slice: 50, figures: []figure{p50(atMost(1.1)), p99(atMost(1.5))},
+	})
+}
+
+func codeClients(ctx context.Context, r *run) error {
+	d, ids, f, err := r.codePair(ctx, 8)
+	if err != nil {
+		return err
+	}
+	total := pick(r, 320, 960, 1920)
+	return r.compare(ctx, contest{
+		floor: f.perSecond(job{Op: "cells", Text: "1+1", N: total, Clients: 8}),
+		celld: perSecond(d.peer, 8, total, func(i int) call { return cell(ids[i], "1+1") }),
+		warm:  1, n: 1, figures: []figure{middle("rate", "/s", atLeast(0.9))},
+	})
+}
+
+func codeOpen(ctx context.Context, r *run) error {
+	d, _, f, err := r.codePair(ctx, 1)
+	if err != nil {
+		return err
+	}
+	floor := func(context.Context, int) ([]float64, error) {
+		opened, err := f.do(job{Op: "open", N: 10, Text: "1+1"})
+		if err != nil {
+			return nil, err
+		}
+		_, err = f.do(job{Op: "close"})
+		return []float64{opened.Total}, err
+	}
+	celld := func(ctx context.Context, _ int) ([]float64, error) {
+		ids := make([]string, 10)
+		began := time.Now()
+		err := together(len(ids), func(i int) (err error) {
+			if ids[i], err = d.newContext(ctx); err != nil {
+				return err
+			}
+			return d.do(ctx, cell(ids[i], "1+1"))
+		})
+		took := time.Since(began).Seconds()
+		if err != nil {
+			return nil, err
+		}
+		return []float64{took}, together(len(ids), func(i int) error {
+			_, err := d.ask(ctx, http.MethodDelete, "/code/contexts/"+ids[i], "")
+			return err
+		})
+	}
+	return r.compare(ctx, contest{floor: floor, celld: celld, n: 1, figures: []figure{middle("all ready", "ms", atMost(1.15))}})
+}
+
+func codeCrossTalk(ctx context.Context, r *run) error {
+	d, ids, _, err := r.codePair(ctx, 20)
+	if err != nil {
+		return err
+	}
+	rounds := pick(r, 5, 20, 50)
+	var mixed faults
+	err = together(len(ids), func(i int) error {
+		for k := range rounds {
+			// Each line is told apart by i; the payload counts them all.
+			c := cell(ids[i], fmt.Sprintf("me = %d\nfor k in range(%d): print('Q' * me, flush=True)\nprint('I am', me, %d)", i+1, 10, k))
+			c.payload, c.says = int64(10*(i+1)), fmt.Sprintf("I am %d %d", i+1, k)
+			mixed.count(d.do(ctx, c))
+		}
+		return context.Cause(ctx)
+	})
+	r.single(fmt.Sprintf("wrong of %d cells", rounds*len(ids)), "", float64(mixed.n.Load()), atMost(0))
+	return errors.Join(err, mixed.first())
+}
+
+// codePrint compares the time that a cell's output takes, and looks at celld's memory meanwhile.
+func codePrint(ctx context.Context, r *run, megabytes int) error {
+	d, ids, f, err := r.codePair(ctx, 1)
+	if err != nil {
+		return err
+	}
+	lines := megabytes * 10_000
+	code := fmt.Sprintf("for i in range(%d): print('Q' * 99)", lines)
+	c := cell(ids[0], code)
+	c.payload = int64(99 * lines)
+	floor := func(_ context.Context, n int) ([]float64, error) {
+		got, err := f.do(job{Op: "cells", Text: code, N: n, Clients: 1})
+		if want := int64(100 * lines * n); err == nil && got.Bytes != want {
+			err = fmt.Errorf("%d bytes, want %d", got.Bytes, want)
+		}
+		return got.Seconds, err
+	}
+	held, err := peak(d.pid, func() error {
+		return r.compare(ctx, contest{floor: floor, celld: latencies(d.peer, c), warm: 1, n: 1,
+			figures: []figure{middle("time", "ms", atMost(1.5))}})
+	})
+	if err != nil {
+		return err
+	}
+	r.single("peak memory above idle", "MB", (held-d.idle)/mb, atMost(48))
+	return nil
+}
