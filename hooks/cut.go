@@ -11,30 +11,35 @@ type Ending uint8
 const (
 	Open    Ending = iota // not yet: the data ran out
 	Line                  // by a line feed, a carriage return or both
-	Partial               // at MaxLine; the line goes on
+	Partial               // the piece is full and the line goes on
 	Joined                // no piece: a line feed that belongs to the carriage return before it
 )
 
-// Cutter cuts a stream of bytes into lines, pieces of at most MaxLine. Where it cuts depends on the bytes only, never
-// on how they arrived. Its state is a small value: copying it forks the cutter. The zero value is at a line's start.
+// Cutter cuts a stream of bytes into lines, and lines into pieces of at most MaxLine. Where it cuts depends on the
+// bytes only, never on how they arrived. Its state is a small value: copying it forks the cutter. The zero value is at
+// a line's start.
 //
 // A line ends at "\n", "\r\n" or "\r". A carriage return ends its line at once, so that a progress display shows
-// without waiting for the next byte; a line feed that follows is swallowed. A piece is cut after the first
-// whole UTF-8 character that leaves it with at least MaxLine-3 bytes, or at MaxLine where the bytes aren't UTF-8.
+// without waiting for the next byte; a line feed that follows is swallowed. A piece is full after the first whole
+// UTF-8 character that leaves it with at least MaxLine-3 bytes, or at MaxLine where the bytes aren't UTF-8. It is cut
+// when the next byte of the line comes, so that the last piece of a line is never empty.
 type Cutter struct {
 	n    int32 // bytes of the unfinished piece, without terminator
 	need uint8 // continuation bytes that the character at the end still needs; kept near MaxLine only
 	cr   bool  // the byte before was a carriage return that ended a line
 }
 
-// Len is the number of bytes of the unfinished piece so far.
+// Len is the number of bytes of the unfinished piece so far. It is 0 exactly when the stream is at a line's start.
 func (c Cutter) Len() int { return int(c.n) }
 
-// nearEnd is where the cutter begins to look at characters: two whole ones before the earliest cut.
+// nearEnd is where the cutter begins to look at characters: two whole ones before a piece can be full.
 const nearEnd = MaxLine - 11
 
+func (c *Cutter) full() bool { return c.n >= MaxLine-3 && c.need == 0 || c.n >= MaxLine }
+
 // Next looks for the end of the current piece in data, which must not be empty. The first text bytes belong to the
-// piece; used bytes are done with, terminator included. With end Open all of data was used.
+// piece; used bytes are done with, terminator included. With end Open all of data was used. With Partial, text and
+// used are where the next piece begins, and may be 0.
 func (c *Cutter) Next(data []byte) (text, used int, end Ending) {
 	if c.cr {
 		c.cr = false
@@ -42,24 +47,23 @@ func (c *Cutter) Next(data []byte) (text, used int, end Ending) {
 			return 0, 1, Joined
 		}
 	}
+	i := 0
 	if room := nearEnd - int(c.n); room > 0 {
-		part := data
-		if len(part) > room {
-			part = part[:room]
+		part := data[:min(room, len(data))]
+		if at := terminator(part); at >= 0 {
+			return c.line(data, at)
 		}
-		if i := terminator(part); i >= 0 {
-			return c.line(data, i)
-		}
-		c.n += int32(len(part))
-		if len(part) == len(data) {
-			return len(data), len(data), Open
-		}
-		text = len(part)
+		i = len(part)
+		c.n += int32(i)
 	}
-	for i := text; i < len(data); i++ {
+	for ; i < len(data); i++ {
 		b := data[i]
 		if b == '\n' || b == '\r' {
 			return c.line(data, i)
+		}
+		if c.full() {
+			*c = Cutter{}
+			return i, i, Partial
 		}
 		c.n++
 		switch {
@@ -73,10 +77,6 @@ func (c *Cutter) Next(data []byte) (text, used int, end Ending) {
 			c.need = 1
 		case c.need > 0:
 			c.need--
-		}
-		if c.n >= MaxLine-3 && c.need == 0 || c.n >= MaxLine {
-			*c = Cutter{}
-			return i + 1, i + 1, Partial
 		}
 	}
 	return len(data), len(data), Open
@@ -95,22 +95,47 @@ func (c *Cutter) line(data []byte, i int) (text, used int, end Ending) {
 	return i, i + 1, Line
 }
 
-// Skip moves the cutter over data without reporting where the cuts are.
+// Skip moves the cutter over data without reporting where the cuts are. It looks at the last line only.
 func (c *Cutter) Skip(data []byte) {
+	if i := last(data, '\n'); i >= 0 {
+		data = data[i+1:]
+		*c = Cutter{}
+	}
+	if i := last(data, '\r'); i >= 0 {
+		data = data[i+1:]
+		*c = Cutter{cr: len(data) == 0}
+	}
 	for len(data) > 0 {
 		_, used, _ := c.Next(data)
 		data = data[used:]
 	}
 }
 
-// terminator returns the index of the first "\n" or "\r", or -1.
+// last is bytes.LastIndexByte, fast where b isn't there at all.
+func last(p []byte, b byte) int {
+	first := bytes.IndexByte(p, b)
+	if first < 0 {
+		return -1
+	}
+	return first + bytes.LastIndexByte(p[first:], b)
+}
+
+// terminator returns the index of the first "\n" or "\r", or -1. It goes in steps, so that lines that all end in one
+// of them don't each cost a search of everything for the other.
 func terminator(p []byte) int {
-	i := bytes.IndexByte(p, '\n')
-	if i >= 0 {
-		p = p[:i]
+	const step = 512
+	for at := 0; at < len(p); at += step {
+		part := p[at:min(at+step, len(p))]
+		i := bytes.IndexByte(part, '\n')
+		if i >= 0 {
+			part = part[:i]
+		}
+		if j := bytes.IndexByte(part, '\r'); j >= 0 {
+			return at + j
+		}
+		if i >= 0 {
+			return at + i
+		}
 	}
-	if j := bytes.IndexByte(p, '\r'); j >= 0 {
-		return j
-	}
-	return i
+	return -1
 }

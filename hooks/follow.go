@@ -17,32 +17,27 @@ const IdleInterval = 10 * time.Second
 // reader's goroutine after each IdleInterval without an event; its error ends the reader.
 type Idler interface{ Idle() error }
 
-// reader is the cursor of one Follow. Journal.mu guards it, but for fresh and cut, which are its goroutine's own.
+// reader is the cursor of one Follow. Journal.mu guards it, but for what is its goroutine's own.
 type reader struct {
 	pos  int64 // position of the last event given to the writer
 	next int64 // number of the first record past pos
+	off  int64 // offset in the store of the first byte past pos
 	// How far the reader may be behind before the program waits: the window, or what it was behind when it came.
 	hold, holdEvents int64
-	blocking         bool      // the program waits for it
-	waiting          time.Time // since when
-	err              error     // why it was dropped
+	waiting          time.Time // since when the program waits for it; zero when it doesn't
+	err              error     // why it was given up
 	gone             chan struct{}
 
+	// Its goroutine's own.
+	begun bool       // the writer has had something
 	fresh [2]bool    // the stream's next output doesn't follow what the writer had
 	cut   [2]*Cutter // its cutter, where that is not the record's
 }
 
-func (r *reader) drop(err error) {
-	if r.err == nil {
-		r.err = err
-		close(r.gone)
-	}
-}
-
 // Follow replays to w what comes after position after, then what happens, until the terminal event has been written
-// (nil), ctx is done (its cause), w fails (its error) or the reader is given up (ErrStalled, ErrLagged). A reader
-// that starts inside a line is given that line's beginning again first, with positions at or before after; [Text]
-// makes of this neither loss nor repetition. Several may follow at once.
+// (nil), ctx is done (its cause), w fails (its error), the reader is given up (ErrStalled, ErrLagged) or the store's
+// file can't be read. A reader that starts inside a line is given that line's beginning again first, with positions
+// at or before after; [Text] makes of this neither loss nor repetition. Several may follow at once.
 func (j *Journal) Follow(ctx context.Context, after int64, w Writer) error {
 	return j.read(ctx, after, w, true)
 }
@@ -53,14 +48,12 @@ func (j *Journal) Replay(ctx context.Context, after int64, w Writer) error {
 }
 
 func (j *Journal) read(ctx context.Context, after int64, w Writer, follow bool) error {
-	r := &reader{pos: max(after, 0), gone: make(chan struct{}), fresh: [2]bool{true, true}}
-	j.attach(r)
+	r := &reader{gone: make(chan struct{}), fresh: [2]bool{true, true}}
+	j.attach(r, max(after, 0))
 	defer j.detach(r)
-	if r.pos > 0 {
-		for _, k := range []kind{kindStdout, kindStderr} {
-			if err := j.takeBack(r, k, w); err != nil {
-				return err
-			}
+	for k := kindStdout; r.pos > 0 && k <= kindStderr; k++ {
+		if err := j.takeBack(r, k, w); err != nil {
+			return err
 		}
 	}
 	idle := newIdleTimer(w)
@@ -89,7 +82,7 @@ func (j *Journal) step(ctx context.Context, r *reader, w Writer, follow bool) (<
 	defer batches.Put(b)
 	for {
 		more, err := j.collect(r, b, follow)
-		if err != nil || len(b.items) == 0 && !b.init {
+		if err != nil || b.empty() {
 			return more, err
 		}
 		if err := j.deliver(r, b, w); err != nil {
@@ -101,19 +94,32 @@ func (j *Journal) step(ctx context.Context, r *reader, w Writer, follow bool) (<
 	}
 }
 
-func (j *Journal) attach(r *reader) {
+func (j *Journal) attach(r *reader, pos int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	r.next = j.first + int64(sort.Search(len(j.records), func(i int) bool { return j.records[i].pos > r.pos }))
-	r.hold = max(window, j.pos-r.pos)
+	j.move(r, pos)
+	r.hold = max(j.window, j.bytes-r.off)
 	r.holdEvents = max(windowEvents, j.first+int64(len(j.records))-r.next)
-	j.readers[r] = struct{}{}
+	j.readers = append(j.readers, r)
+}
+
+// move puts r's cursor at pos. The caller holds mu.
+func (j *Journal) move(r *reader, pos int64) {
+	i := sort.Search(len(j.records), func(i int) bool { return j.records[i].pos > pos })
+	r.pos, r.next, r.off = pos, j.first+int64(i), j.bytes
+	if i < len(j.records) {
+		rec := &j.records[i]
+		r.off = rec.off
+		if rec.output() {
+			r.off += max(0, pos-rec.before())
+		}
+	}
 }
 
 func (j *Journal) detach(r *reader) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	delete(j.readers, r)
+	j.readers = slices.DeleteFunc(j.readers, func(other *reader) bool { return other == r })
 	j.makeRoom()
 }
 
@@ -125,18 +131,27 @@ func (j *Journal) makeRoom() {
 	}
 }
 
-// item is the part from..to of a record on its way to a writer; positions gap..from before it are gone, unless gap is 0.
+// item is the part from..to of a record on its way to a writer.
 type item struct {
 	record
-	from, to, gap int64
+	from, to int64
 }
 
-// batch is what a reader takes from the journal at once.
+// offset is where its bytes are in the store.
+func (it *item) offset() int64 { return it.off + it.from - it.before() }
+
+func (it *item) stamp() Stamp { return Stamp{EID: it.to, Time: time.Unix(0, it.time)} }
+
+// batch is what a reader takes from the journal at once: OnInit, a gap, then items.
 type batch struct {
-	items []item
 	init  bool
+	gap   *Status
+	pos   int64 // position before the items
+	items []item
 	buf   [FlushBytes]byte
 }
+
+func (b *batch) empty() bool { return !b.init && b.gap == nil && len(b.items) == 0 }
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
@@ -144,34 +159,37 @@ var batches = sync.Pool{New: func() any { return new(batch) }}
 // and the channel is closed when there is more; it is nil when there never will be, or when the caller doesn't follow.
 func (j *Journal) collect(r *reader, b *batch, follow bool) (<-chan struct{}, error) {
 	clear(b.items)
-	b.items, b.init = b.items[:0], false
+	b.init, b.gap, b.pos, b.items = false, nil, r.pos, b.items[:0]
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if r.err != nil {
 		return nil, r.err
 	}
-	from, gap := r.pos, int64(0)
-	if from == 0 && j.pos > 0 {
-		b.init, from = true, 1
+	if b.pos == 0 && j.pos > 0 {
+		b.init, b.pos = true, 1
 	}
-	if from < j.dropped {
-		gap, from = from+1, j.dropped
+	if b.pos > 0 && b.pos < j.dropped {
+		b.gap = &Status{State: StateGap, From: b.pos + 1, To: j.dropped}
+		b.pos = j.dropped
 	}
-	room := int64(FlushBytes)
+	from, room := b.pos, int64(FlushBytes)
+	// The record before next may have grown.
 	for i := max(r.next-1-j.first, 0); i < int64(len(j.records)) && room > 0 && len(b.items) < 256; i++ {
-		rec := j.records[i]
-		if rec.pos <= from {
+		if j.records[i].pos <= from {
 			continue
 		}
-		it := item{record: rec, from: max(from, rec.before()), to: rec.pos, gap: gap}
-		if rec.output() {
+		it := item{record: j.records[i]}
+		it.from, it.to = max(from, it.before()), it.pos
+		if it.output() {
 			it.to = min(it.to, it.from+room)
+			room -= it.to - it.from
+		} else {
+			room -= it.size
 		}
-		room -= int64(rec.size)
-		from, gap = it.to, 0
+		from = it.to
 		b.items = append(b.items, it)
 	}
-	if len(b.items) > 0 || b.init || !follow || j.ended {
+	if !b.empty() || !follow || j.ended {
 		return nil, nil
 	}
 	if j.more == nil {
@@ -182,27 +200,38 @@ func (j *Journal) collect(r *reader, b *batch, follow bool) (<-chan struct{}, er
 
 // deliver gives b to w, flushes it and moves r.
 func (j *Journal) deliver(r *reader, b *batch, w Writer) error {
-	pos := int64(1)
 	if b.init {
 		w.OnInit(j.init) // set once, before pos > 0
 	}
+	if b.gap != nil {
+		if j.policy == Ring && r.begun {
+			return ErrLagged
+		}
+		r.fresh, r.cut = [2]bool{true, true}, [2]*Cutter{}
+		b.gap.Time = time.Now()
+		w.OnStatus(*b.gap)
+	}
 	for i := range b.items {
 		it := &b.items[i]
-		if err := j.give(r, it, b.buf[:], w); err != nil {
+		err := j.give(r, it, b.buf[:], w)
+		if errors.Is(err, ErrDropped) {
+			j.lose(it)
+			break // the next batch begins with the gap
+		}
+		if err != nil {
 			return err
 		}
-		pos = it.to
+		b.pos = it.to
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	r.pos, r.blocking = pos, false
-	for r.next < j.first+int64(len(j.records)) && (r.next < j.first || j.records[r.next-j.first].pos <= pos) {
-		r.next++
-	}
-	r.hold = max(window, min(r.hold, j.pos-pos))
+	r.begun = r.begun || b.pos > r.pos
+	j.move(r, b.pos)
+	r.waiting = time.Time{}
+	r.hold = max(j.window, min(r.hold, j.bytes-r.off))
 	r.holdEvents = max(windowEvents, min(r.holdEvents, j.first+int64(len(j.records))-r.next))
 	j.makeRoom()
 	return nil
@@ -210,12 +239,7 @@ func (j *Journal) deliver(r *reader, b *batch, w Writer) error {
 
 // give calls the hook of w that the item is for.
 func (j *Journal) give(r *reader, it *item, buf []byte, w Writer) error {
-	if it.gap > 0 {
-		if err := j.gap(r, it.gap, it.from, it.time, w); err != nil {
-			return err
-		}
-	}
-	stamp := Stamp{EID: it.to, Time: it.time}
+	stamp := it.stamp()
 	switch it.kind {
 	case kindStdout, kindStderr:
 		return j.giveOutput(r, it, buf, w)
@@ -224,7 +248,7 @@ func (j *Journal) give(r *reader, it *item, buf []byte, w Writer) error {
 	case kindResult:
 		data := make([]byte, it.size)
 		if err := j.readFull(data, it.off); err != nil {
-			return j.gap(r, it.to, it.to, it.time, w)
+			return err
 		}
 		e := it.event.(*bundle).result(data)
 		e.Stamp = stamp
@@ -245,23 +269,13 @@ func (j *Journal) give(r *reader, it *item, buf []byte, w Writer) error {
 	return nil
 }
 
-// gap tells w that positions from..to are gone. Under Ring a reader that had begun to follow is ended instead.
-func (j *Journal) gap(r *reader, from, to int64, at time.Time, w Writer) error {
-	if j.policy == Ring && !(r.fresh[0] && r.fresh[1]) {
-		return ErrLagged
-	}
-	r.fresh, r.cut = [2]bool{true, true}, [2]*Cutter{}
-	w.OnStatus(Status{Stamp: Stamp{Time: at}, State: StateGap, From: from, To: to})
-	return nil
-}
-
 func (j *Journal) giveOutput(r *reader, it *item, buf []byte, w Writer) error {
 	k := it.kind
 	data := buf[:it.to-it.from]
-	if err := j.readFull(data, it.off+it.from-it.before()); err != nil {
-		return j.gap(r, it.from+1, it.to, it.time, w)
+	if err := j.readFull(data, it.offset()); err != nil {
+		return err
 	}
-	o := Output{Stamp: Stamp{EID: it.to, Time: it.time}, Data: data}
+	o := Output{Stamp: it.stamp(), Data: data}
 	if r.fresh[k] {
 		o.Cut = r.cut[k]
 		if o.Cut == nil {
@@ -297,16 +311,30 @@ func (j *Journal) readFull(p []byte, off int64) error {
 	return nil
 }
 
+// lose drops the records up to it, whose bytes are gone from the store.
+func (j *Journal) lose(it *item) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.evict()
+	j.drop(sort.Search(len(j.records), func(i int) bool { return j.records[i].before() >= it.to }))
+}
+
 // takeBack gives w the unfinished line of stream k before r.pos again, and remembers the cutter's state there.
 func (j *Journal) takeBack(r *reader, k kind, w Writer) error {
 	parts := j.before(r.pos, k)
 	if len(parts) == 0 {
 		return nil
 	}
+	b := batches.Get().(*batch)
+	defer batches.Put(b)
 	last := &parts[len(parts)-1]
-	data := make([]byte, last.to-last.from)
-	if j.readFull(data, last.off) != nil {
+	data := b.buf[:last.to-last.from]
+	switch err := j.readFull(data, last.off); {
+	case errors.Is(err, ErrDropped):
+		j.lose(last)
 		return nil
+	case err != nil:
+		return err
 	}
 	cut := last.cut
 	cut.Skip(data)
@@ -314,25 +342,19 @@ func (j *Journal) takeBack(r *reader, k kind, w Writer) error {
 		r.cut[k] = &cut
 		return nil
 	}
-	// Go back from the end until the line's beginning, or what is kept of it, is there.
-	want := int64(cut.Len())
-	for i, it := range slices.Backward(parts) {
-		if want -= it.to - it.from; want <= 0 || i == 0 {
-			parts = parts[i:]
-			break
-		}
+	// Go back until the line's beginning, or what is kept of it, is there.
+	first := len(parts) - 1
+	for want := int64(cut.Len()) - last.to + last.from; want > 0 && first > 0; {
+		first--
+		want -= parts[first].to - parts[first].from
 	}
-	for i, it := range parts {
-		data := make([]byte, it.to-it.from)
-		if j.readFull(data, it.off) != nil {
-			continue
+	for i := range parts[first:] {
+		err := j.giveOutput(r, &parts[first+i], b.buf[:], w)
+		if errors.Is(err, ErrDropped) {
+			r.fresh[k] = true
+		} else if err != nil {
+			return err
 		}
-		o := Output{Stamp: Stamp{EID: it.to, Time: it.time}, Data: data}
-		if i == 0 || r.fresh[k] {
-			o.Cut = &it.cut
-		}
-		call(w, k, o)
-		r.fresh[k] = false
 	}
 	return nil
 }

@@ -1,25 +1,3 @@
-// Package hooks is the vocabulary in which everything that runs reports what happens, and the journal that keeps it.
-//
-// A backend calls the seven methods of [Hooks] and knows nothing else. A [Journal] stands behind them: it stamps
-// each event with a position and a time, keeps it within a budget and replays it to any number of readers, each with
-// a cursor of its own, by calling the same seven methods on the reader's [Writer]. So a backend never knows who
-// listens, and a writer never knows what ran.
-//
-// # Positions
-//
-// Every event has an id, its position in the journal. An event advances the position by one, output by one for each
-// byte; an output event carries the position after its last byte. "Continue after N" is the one rule for resuming.
-//
-// # Order of the calls
-//
-// OnInit comes exactly once and first; then any number of OnStdout, OnStderr, OnResult and OnStatus, from any number
-// of goroutines; then exactly one of OnError and OnComplete, and nothing after it. The journal enforces all of it:
-// what breaks the order is dropped.
-//
-//	j := hooks.NewJournal(hooks.Config{})
-//	j.OnInit(hooks.Init{ExecutionID: id, ID: id})
-//	go func() { j.OnStdout(hooks.Output{Data: []byte("hi\n")}); j.OnComplete(hooks.Complete{}) }()
-//	err := j.Follow(ctx, 0, hooks.Print(os.Stdout))
 package hooks
 
 import (
@@ -68,7 +46,8 @@ type Output struct {
 	Data []byte
 
 	// Cut is the state of the stream's line cutter before Data, where Data doesn't follow the stream's previous output:
-	// at a reader's start and after a gap. Else nil. Set by the journal.
+	// at a reader's start and after a gap. Else nil. Set by the journal. If its Len isn't 0, the beginning of the piece
+	// is no longer kept.
 	Cut *Cutter
 	// End says that the stream ended inside a line or a character; Data is empty. Set by the journal.
 	End bool

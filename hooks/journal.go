@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
+	"sort"
 	"sync"
 	"time"
 )
@@ -22,10 +24,10 @@ const (
 // Limits of a journal.
 const (
 	StallTimeout = 30 * time.Second // how long a reader may accept nothing while the program waits for it
-	MaxRecords   = 10_000           // events kept in one journal
+	MaxRecords   = 10_000           // events kept in one journal, the last three apart
 	FlushBytes   = 64 << 10         // output given to a writer between two flushes
 
-	window       = 1 << 20        // positions that an attached reader may be behind before the program waits
+	window       = 1 << 20        // bytes that an attached reader may be behind before the program waits
 	windowEvents = MaxRecords / 2 // the same in records
 	mergeWithin  = 50 * time.Millisecond
 )
@@ -39,21 +41,15 @@ var (
 // Config makes a Journal. Its zero value is lossless, in memory, within the default limits.
 type Config struct {
 	Policy Policy
-	Store  *Store // where the bytes go; nil: a store of its own, in memory only
+	Store  *Store // where the bytes go, an empty one; nil: a store of its own, in memory only
 }
 
 // Journal is the record of one execution: append-only, bounded, replayed to any number of readers. It implements
-// Hooks. It is safe for concurrent use.
-//
-// Invariants:
-//   - positions only grow; an event's position is that of the one before plus one, or plus the bytes of its output;
-//   - the first record is OnInit at position 1, which is kept for good; the last is one terminal event;
-//   - before the terminal event a stream that ended inside a line gets an end record;
-//   - what is kept is a suffix of what was reported, preceded by a gap for whoever asks for more;
-//   - under Lossless a reader that stays attached sees no gap, unless the journal was released.
+// Hooks. It is safe for concurrent use. The package comment states its invariants.
 type Journal struct {
 	policy Policy
 	store  *Store
+	window int64 // what an attached reader may be behind, so that the store still has it
 
 	// order makes events one at a time. It is held while an appender waits for a slow reader: the others wait as
 	// well, which is the back-pressure. Readers never take it.
@@ -64,9 +60,10 @@ type Journal struct {
 	init     Init
 	records  []record
 	first    int64 // number of records dropped before records[0]
-	dropped  int64 // position of the last record dropped
+	dropped  int64 // position of the last record dropped; 1 when none is
 	pos      int64
-	readers  map[*reader]struct{}
+	bytes    int64 // offset in the store after the last record
+	readers  []*reader
 	more     chan struct{} // closed at the next event; nil when nobody waits
 	room     chan struct{} // closed when a reader has moved; nil when nobody waits
 	ended    bool
@@ -86,14 +83,14 @@ const (
 	kindComplete
 )
 
-// record is one event, or a run of output of one stream.
+// record is one event, or a run of output of one stream. Positions and offsets of records only grow.
 type record struct {
-	pos    int64 // position after it
-	off    int64 // in the store, of output and results
-	time   time.Time
+	pos    int64  // position after it
+	off    int64  // in the store, of its bytes or of where they would be
+	size   int64  // bytes in the store
+	time   int64  // in Unix nanoseconds
 	cut    Cutter // before the output
 	event  any    // *Status, *Failure, *Complete; *bundle for a result
-	size   int32  // bytes in the store
 	kind   kind
 	stream kind // of an end
 }
@@ -103,7 +100,7 @@ func (r *record) output() bool { return r.kind <= kindStderr }
 // before is the position before the record.
 func (r *record) before() int64 {
 	if r.output() {
-		return r.pos - int64(r.size)
+		return r.pos - r.size
 	}
 	return r.pos - 1
 }
@@ -121,8 +118,8 @@ func NewJournal(c Config) *Journal {
 		c.Store = NewBudget("", DefaultLimits).Store("")
 	}
 	return &Journal{
-		policy: c.Policy, store: c.Store,
-		readers: map[*reader]struct{}{}, released: make(chan struct{}), done: make(chan struct{}),
+		policy: c.Policy, store: c.Store, window: max(1, min(window, c.Store.holds()-FlushBytes)),
+		released: make(chan struct{}), done: make(chan struct{}),
 	}
 }
 
@@ -144,10 +141,17 @@ func (j *Journal) Position() (pos int64, ended bool) {
 func (j *Journal) Release() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if !j.isReleased() {
+		close(j.released)
+	}
+}
+
+func (j *Journal) isReleased() bool {
 	select {
 	case <-j.released:
+		return true
 	default:
-		close(j.released)
+		return false
 	}
 }
 
@@ -165,10 +169,9 @@ func (j *Journal) OnInit(e Init) {
 	if j.pos != 0 {
 		return
 	}
-	j.pos = 1
+	_, j.bytes = j.store.Bounds()
 	e.Stamp = Stamp{EID: 1, Time: time.Now()}
-	j.init = e
-	j.dropped = 1
+	j.init, j.pos, j.dropped = e, 1, 1
 	j.wake()
 }
 
@@ -187,30 +190,30 @@ func (j *Journal) output(k kind, data []byte) {
 		before := j.cutters[k]
 		j.cutters[k].Skip(part)
 		off := j.store.Append(part)
-		j.add(record{kind: k, off: off, size: int32(len(part)), cut: before})
+		j.add(record{kind: k, off: off, size: int64(len(part)), cut: before})
 	}
 }
 
-// OnResult implements Hooks.
+// OnResult implements Hooks. A result of more than the store keeps is a gap to readers.
 func (j *Journal) OnResult(e Result) {
 	b := &bundle{Result: e}
 	b.Data = nil
+	b.Metadata = slices.Clone(e.Metadata)
 	j.order.Lock()
 	defer j.order.Unlock()
 	if !j.waitForReaders() {
 		return
 	}
-	var off int64
-	size := 0
+	r := record{kind: kindResult, event: b}
 	for mime, value := range e.Data {
-		at := j.store.Append(value)
-		if size == 0 {
-			off = at
+		off := j.store.Append(value)
+		if r.size == 0 {
+			r.off = off
 		}
 		b.types, b.sizes = append(b.types, mime), append(b.sizes, len(value))
-		size += len(value)
+		r.size += int64(len(value))
 	}
-	j.add(record{kind: kindResult, off: off, size: int32(size), event: b})
+	j.add(r)
 }
 
 // OnStatus implements Hooks.
@@ -223,18 +226,19 @@ func (j *Journal) OnStatus(e Status) {
 }
 
 // OnError implements Hooks.
-func (j *Journal) OnError(e Failure) { j.end(record{kind: kindError, event: &e}) }
+func (j *Journal) OnError(e Failure) {
+	e.Traceback = slices.Clone(e.Traceback)
+	j.end(record{kind: kindError, event: &e})
+}
 
 // OnComplete implements Hooks.
 func (j *Journal) OnComplete(e Complete) { j.end(record{kind: kindComplete, event: &e}) }
 
+// end adds the terminal event. It doesn't wait for readers and drops nothing.
 func (j *Journal) end(r record) {
 	j.order.Lock()
 	defer j.order.Unlock()
-	j.mu.Lock()
-	open := j.pos > 0 && !j.ended
-	j.mu.Unlock()
-	if !open {
+	if pos, ended := j.Position(); pos == 0 || ended {
 		return
 	}
 	for _, k := range []kind{kindStdout, kindStderr} {
@@ -249,85 +253,91 @@ func (j *Journal) end(r record) {
 
 // waitForReaders waits until every attached reader is near enough, and reports whether the journal takes events.
 func (j *Journal) waitForReaders() bool {
-	var timer *time.Timer
 	for {
 		j.mu.Lock()
-		if j.pos == 0 || j.ended {
+		open := j.pos > 0 && !j.ended
+		since, wait := j.slow()
+		if !open || !wait {
 			j.mu.Unlock()
-			return false
-		}
-		slow := j.slowest()
-		if slow == nil {
-			j.mu.Unlock()
-			return true
+			return open
 		}
 		if j.room == nil {
 			j.room = make(chan struct{})
 		}
 		room := j.room
-		left := StallTimeout - time.Since(slow.waiting)
 		j.mu.Unlock()
 
-		if timer == nil {
-			timer = time.NewTimer(left)
-			defer timer.Stop()
-		} else {
-			timer.Reset(left)
-		}
+		timer := time.NewTimer(StallTimeout - time.Since(since))
 		select {
 		case <-room:
 		case <-j.released:
-			return true
 		case <-timer.C:
-			j.mu.Lock()
-			if slow.blocking && time.Since(slow.waiting) >= StallTimeout {
-				slow.drop(ErrStalled)
-				delete(j.readers, slow)
-			}
-			j.mu.Unlock()
+			j.dropStalled()
 		}
+		timer.Stop()
 	}
 }
 
-// slowest returns the reader that the next event has to wait for, or nil. The caller holds mu.
-func (j *Journal) slowest() *reader {
-	if j.policy != Lossless || len(j.readers) == 0 {
-		return nil
-	}
-	select {
-	case <-j.released:
-		return nil
-	default:
+// slow reports whether the next event has to wait for a reader, and since when the longest one is waited for. The
+// caller holds mu.
+func (j *Journal) slow() (since time.Time, wait bool) {
+	if j.policy != Lossless || len(j.readers) == 0 || j.isReleased() {
+		return
 	}
 	end := j.first + int64(len(j.records))
-	var slow *reader
-	for r := range j.readers {
-		if (j.pos-r.pos >= r.hold || end-r.next >= r.holdEvents) && (slow == nil || r.pos < slow.pos) {
-			slow = r
+	for _, r := range j.readers {
+		if j.bytes-r.off < r.hold && end-r.next < r.holdEvents {
+			continue
+		}
+		if r.waiting.IsZero() {
+			r.waiting = time.Now()
+		}
+		if !wait || r.waiting.Before(since) {
+			since, wait = r.waiting, true
 		}
 	}
-	if slow != nil && !slow.blocking {
-		slow.blocking, slow.waiting = true, time.Now()
-	}
-	return slow
+	return since, wait
+}
+
+// dropStalled gives up the readers that have been waited for long enough.
+func (j *Journal) dropStalled() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.readers = slices.DeleteFunc(j.readers, func(r *reader) bool {
+		stalled := !r.waiting.IsZero() && time.Since(r.waiting) >= StallTimeout
+		if stalled {
+			r.err = ErrStalled
+			close(r.gone)
+		}
+		return stalled
+	})
 }
 
 // add stamps r, appends it and wakes the readers. The caller holds order.
 func (j *Journal) add(r record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	r.time = time.Now()
+	r.time = time.Now().UnixNano()
 	if r.output() {
-		j.pos += int64(r.size)
+		j.pos += r.size
 	} else {
 		j.pos++
 	}
 	r.pos = j.pos
+	if r.size == 0 {
+		r.off = j.bytes
+	}
+	j.bytes = r.off + r.size
 	if !j.merge(&r) {
 		j.records = append(j.records, r)
 	}
-	j.ended = j.ended || r.kind >= kindError
-	j.evict()
+	switch r.kind {
+	case kindEnd:
+	case kindError, kindComplete:
+		j.ended = true
+	default:
+		j.evict()
+	}
 	j.wake()
 }
 
@@ -338,8 +348,8 @@ func (j *Journal) merge(r *record) bool {
 		return false
 	}
 	last := &j.records[len(j.records)-1]
-	if last.kind != r.kind || last.size+r.size > FlushBytes || last.off+int64(last.size) != r.off ||
-		(r.time.Sub(last.time) > mergeWithin && len(j.records) < windowEvents) {
+	if last.kind != r.kind || last.size+r.size > FlushBytes || last.off+last.size != r.off ||
+		(r.time-last.time > int64(mergeWithin) && len(j.records) < windowEvents) {
 		return false
 	}
 	last.size += r.size
@@ -347,14 +357,19 @@ func (j *Journal) merge(r *record) bool {
 	return true
 }
 
-// evict drops the oldest records: those past MaxRecords, and those of whose bytes any are gone.
+// evict drops the oldest records: those past MaxRecords, and those up to the last one of whose bytes any are gone.
 func (j *Journal) evict() {
 	base, _ := j.store.Bounds()
-	n := max(0, len(j.records)-MaxRecords)
-	for n < len(j.records)-1 && j.records[n].size > 0 && j.records[n].off < base {
-		n++
+	n := sort.Search(len(j.records), func(i int) bool { return j.records[i].off >= base })
+	for n > 0 && j.records[n-1].size == 0 {
+		n--
 	}
-	if n == 0 {
+	j.drop(max(n, len(j.records)-MaxRecords))
+}
+
+// drop drops the n oldest records. The caller holds mu.
+func (j *Journal) drop(n int) {
+	if n <= 0 {
 		return
 	}
 	j.dropped = j.records[n-1].pos

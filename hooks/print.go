@@ -7,10 +7,11 @@ import (
 	"io"
 	"sort"
 	"strings"
+	"unicode/utf8"
 )
 
 // Print returns a writer that renders events as text for people and tests, one line each. It flushes w when the
-// journal has nothing more, and reports w's error then.
+// journal has nothing more, and reports w's error then. It is for readers that follow from the start.
 func Print(w io.Writer) Writer {
 	return &printer{w: bufio.NewWriter(w)}
 }
@@ -26,9 +27,13 @@ func (p *printer) OnStdout(o Output) { p.lines("stdout", &p.out, o) }
 func (p *printer) OnStderr(o Output) { p.lines("stderr", &p.err, o) }
 
 func (p *printer) lines(name string, t *Text, o Output) {
-	t.Feed(o, func(text []byte, _ int64, _ bool) {
+	t.Feed(o, p.line(name))
+}
+
+func (p *printer) line(name string) func([]byte, int64, bool) {
+	return func(text []byte, _ int64, _ bool) {
 		fmt.Fprintf(p.w, "%-9s %s\n", name, strings.ToValidUTF8(string(text), "\uFFFD"))
-	})
+	}
 }
 
 func (p *printer) OnResult(e Result) {
@@ -48,7 +53,7 @@ func (p *printer) OnResult(e Result) {
 		case err != nil:
 			text = string(value)
 		case !strings.HasPrefix(mime, "text/"):
-			text = fmt.Sprintf("(%d characters)", len(text))
+			text = fmt.Sprintf("(%d characters)", utf8.RuneCountInString(text))
 		}
 		fmt.Fprintf(p.w, "%-9s %s: %s\n", name, mime, strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n          "))
 	}
@@ -59,8 +64,8 @@ func (p *printer) OnStatus(e Status) {
 	case StateCount:
 		fmt.Fprintf(p.w, "%-9s cell %d\n", "status", e.Count)
 	case StateGap:
-		p.out.Gap(func(text []byte, _ int64, _ bool) { fmt.Fprintf(p.w, "stdout    %s\n", text) })
-		p.err.Gap(func(text []byte, _ int64, _ bool) { fmt.Fprintf(p.w, "stderr    %s\n", text) })
+		p.out.Gap(p.line("stdout"))
+		p.err.Gap(p.line("stderr"))
 		fmt.Fprintf(p.w, "%-9s %d..%d\n", "gap", e.From, e.To)
 	default:
 		fmt.Fprintf(p.w, "%-9s %s\n", "status", strings.TrimSpace(e.State+" "+e.Detail+e.Prompt))

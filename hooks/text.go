@@ -13,19 +13,22 @@ const (
 
 // Text turns the output of one stream into the pieces that a writer makes events of. It is what every text writer
 // uses, so that all cut alike. Pieces that end at or before After are not reported: a reader that resumes there has
-// seen them. One goroutine uses it.
+// seen them, in the same mode. One goroutine uses it.
 type Text struct {
 	Mode  Mode
 	After int64
 
 	cut  Cutter
-	pend []byte // the unfinished line, or the unfinished character
-	last int64  // position after pend
+	pend []byte // the unfinished piece, or the unfinished character
 }
 
-// Feed takes o and calls emit for each piece that is complete: its text, the position after it (the terminator
-// included) and whether the line goes on. text is valid during the call only and may hold invalid UTF-8.
+// Feed takes o and calls emit for each piece that is complete: its text, the position from which what follows it can
+// be asked for, and whether the line goes on. Positions of pieces only grow, across the streams of a reader too. text
+// is valid during the call only and may hold invalid UTF-8.
 func (t *Text) Feed(o Output, emit func(text []byte, eid int64, partial bool)) {
+	if o.Cut != nil {
+		t.cut, t.pend = *o.Cut, t.pend[:0]
+	}
 	switch {
 	case o.End:
 		if len(t.pend) > 0 && o.EID > t.After {
@@ -42,9 +45,6 @@ func (t *Text) Feed(o Output, emit func(text []byte, eid int64, partial bool)) {
 func (t *Text) feedLines(o Output, emit func([]byte, int64, bool)) {
 	data := o.Data
 	pos := o.EID - int64(len(data))
-	if o.Cut != nil {
-		t.cut = *o.Cut
-	}
 	for len(data) > 0 {
 		text, used, end := t.cut.Next(data)
 		pos += int64(used)
@@ -53,7 +53,6 @@ func (t *Text) feedLines(o Output, emit func([]byte, int64, bool)) {
 		switch end {
 		case Open:
 			t.pend = append(t.pend, piece...)
-			t.last = pos
 			continue
 		case Joined:
 			continue
@@ -62,17 +61,24 @@ func (t *Text) feedLines(o Output, emit func([]byte, int64, bool)) {
 			t.pend = append(t.pend, piece...)
 			piece = t.pend
 		}
-		if pos > t.After {
-			emit(piece, pos, end == Partial)
+		eid := pos
+		if end == Partial {
+			// The first byte of the next piece is what showed that the line goes on. Its position, unlike that of the
+			// piece's own last byte, lies after all that has been reported of other streams.
+			eid++
+		}
+		if eid > t.After && (len(piece) > 0 || end == Line) { // a full piece whose bytes are gone is nothing
+			emit(piece, eid, end == Partial)
 		}
 		t.pend = t.pend[:0]
 	}
 }
 
-// Gap reports, as partial, an unfinished line whose rest has been dropped. Writers call it when they are told of a gap.
+// Gap reports, as partial, an unfinished piece whose rest has been dropped. Writers call it when they are told of a
+// gap. The piece has no position (0): it is older than what may have been reported of other streams.
 func (t *Text) Gap(emit func([]byte, int64, bool)) {
-	if len(t.pend) > 0 && t.last > t.After {
-		emit(t.pend, t.last, true)
+	if len(t.pend) > 0 {
+		emit(t.pend, 0, true)
 	}
 	t.pend = t.pend[:0]
 }
@@ -83,12 +89,14 @@ func (t *Text) feedRaw(o Output, emit func([]byte, int64, bool)) {
 		t.pend = append(t.pend, data...)
 		data = t.pend
 	}
-	keep := 0
+	keep, eid := 0, o.EID
 	if t.Mode == Raw {
 		keep = unfinishedChar(data)
 	}
+	if keep > 0 {
+		eid += 1 - int64(keep) // that of the first byte held back, for the same reason as with a partial line
+	}
 	whole := data[:len(data)-keep]
-	eid := o.EID - int64(keep)
 	if len(whole) > 0 && eid > t.After {
 		emit(whole, eid, false)
 	}
