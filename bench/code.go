@@ -1,19 +1,18 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
-	"strings"
+	"path/filepath"
 	"time"
 )
 
 func codeBenchmarks() []benchmark {
 	return []benchmark{
-		{"code-warm", "POST /code `1+1` in a warm context, request to last byte; floor: a bare WebSocket client of a kernel of its own on the same Jupyter Server", codeWarm},
+		{"code-warm", "POST /code `1+1` in a warm context, request to last byte; floor: a bare WebSocket client of a kernel of its own on a Jupyter Server started in the same way", codeWarm},
 		{"code-8-contexts", "`1+1` from 8 clients in 8 contexts at once; floor: 8 bare clients of 8 kernels", codeClients},
 		{"code-open-10", "10 contexts made at once, each asked for `1+1`; floor: the bare client doing the same", codeOpen},
 		{"code-20-contexts", "20 contexts run cells at once, each prints what only it has", codeCrossTalk},
@@ -35,7 +34,7 @@ func (d *daemon) newContext(ctx context.Context) (string, error) {
 	return made.ID, err
 }
 
-// codePair starts a celld with n warm contexts and a bare client with n kernels on celld's own Jupyter Server.
+// codePair starts a celld with n warm contexts and a bare client with n kernels.
 func (r *run) codePair(ctx context.Context, n int) (*daemon, []string, *floor, error) {
 	d, err := r.celld(ctx)
 	if err != nil {
@@ -53,11 +52,7 @@ func (r *run) codePair(ctx context.Context, n int) (*daemon, []string, *floor, e
 			return nil, nil, nil, err
 		}
 	}
-	socket, token, err := d.jupyter()
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	f, err := r.floor("jupyter", socket, token)
+	f, err := r.jupyterFloor()
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -67,35 +62,18 @@ func (r *run) codePair(ctx context.Context, n int) (*daemon, []string, *floor, e
 	return d, ids, f, nil
 }
 
-// jupyter finds celld's own Jupyter Server: its socket in the arguments, its token there or in the environment.
-func (d *daemon) jupyter() (socket, token string, err error) {
-	children, err := below(d.pid)
-	if err != nil {
-		return "", "", err
+// jupyterFloor starts a bare client and its Jupyter Server, with celld's python and script.
+func (r *run) jupyterFloor() (*floor, error) {
+	root := filepath.Dir(filepath.Dir(r.binary))
+	python := filepath.Join(root, ".celld/python/bin/python")
+	if _, err := os.Stat(python); err != nil {
+		return nil, unavailable("make setup installs the Jupyter Server of the floor")
 	}
-	for _, p := range children {
-		for _, arg := range p.args {
-			if s, ok := strings.CutPrefix(arg, "--ServerApp.sock="); ok {
-				socket = s
-			}
-			for _, name := range []string{"--IdentityProvider.token=", "--ServerApp.token="} {
-				if t, ok := strings.CutPrefix(arg, name); ok {
-					token = t
-				}
-			}
-		}
-		if socket == "" {
-			continue
-		}
-		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
-		for v := range bytes.SplitSeq(env, []byte{0}) {
-			if t, ok := bytes.CutPrefix(v, []byte("JUPYTER_TOKEN=")); ok {
-				token = string(t)
-			}
-		}
-		return socket, token, err
+	dir := filepath.Join(r.fast, "floor")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
 	}
-	return "", "", errors.New("celld has no Jupyter Server on a unix socket")
+	return r.floor("jupyter", python, filepath.Join(root, "jupyter/launch.py"), dir)
 }
 
 func codeWarm(ctx context.Context, r *run) error {

@@ -45,11 +45,14 @@ func serveFloor(kind string, args []string) error {
 	case "exec":
 		do = execJob
 	case "jupyter":
-		if len(args) != 2 {
-			return errors.New("needs the socket and the token of a Jupyter Server")
+		if len(args) != 3 {
+			return errors.New("needs a python, the script that starts a Jupyter Server and a directory")
 		}
-		f := &jupyterFloor{socket: args[0], token: args[1]}
-		defer f.close()
+		f, err := startJupyter(args[0], args[1], args[2])
+		if err != nil {
+			return err
+		}
+		defer f.stop()
 		do = f.job
 	default:
 		return errors.New("there is no such floor")

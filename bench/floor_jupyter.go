@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
@@ -9,16 +10,69 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gorilla/websocket"
 )
 
 // jupyterFloor is a bare client of a Jupyter Server on a unix socket: kernels over REST, one WebSocket each, messages
-// in the framing v1.kernel.websocket.jupyter.org (Jupyter Server, "WebSocket kernel wire protocols").
+// in the framing v1.kernel.websocket.jupyter.org (Jupyter Server, "WebSocket kernel wire protocols"). The server is
+// its own, since celld doesn't give away the token of its server, but started by the same script with the same
+// settings.
 type jupyterFloor struct {
-	socket, token string
-	kernels       []*bareKernel
+	dir, token string
+	server     *exec.Cmd
+	kernels    []*bareKernel
+}
+
+// startJupyter starts a server in dir and returns when it listens.
+func startJupyter(python, script, dir string) (*jupyterFloor, error) {
+	f := &jupyterFloor{dir: dir, token: rand.Text()}
+	type section = map[string]any
+	settings := object("dir", dir, "marker", "", "marker_env", "BENCH",
+		"setup_env", section{"JUPYTER_NO_CONFIG": "1", "JUPYTER_CONFIG_DIR": dir, "JUPYTER_RUNTIME_DIR": dir, "JUPYTER_PATH": ""},
+		"config", section{
+			"ServerApp": section{"sock": f.socket(), "sock_mode": "0600", "root_dir": "/",
+				"open_browser": false, "allow_root": true, "terminals_enabled": false, "log_level": "WARN",
+				"tornado_settings": section{"ws_ping_interval": 0, "websocket_max_message_size": 1 << 30}},
+			"FileContentsManager":            section{"allow_hidden": true},
+			"IdentityProvider":               section{"token": f.token},
+			"ZMQChannelsWebsocketConnection": section{"limit_rate": false},
+			"KernelManager":                  section{"shutdown_wait_time": 1.0},
+		})
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	f.server = exec.Command(python, script)
+	f.server.Dir, f.server.Stdin, f.server.Stderr, f.server.ExtraFiles = "/", strings.NewReader(settings), os.Stderr, []*os.File{w}
+	f.server.Env = append(os.Environ(), "IPYTHONDIR="+filepath.Join(dir, "ipython"), "PYDEVD_DISABLE_FILE_VALIDATION=1")
+	err = f.server.Start()
+	w.Close()
+	if err != nil {
+		return nil, err
+	}
+	if said, err := bufio.NewReader(r).ReadString('\n'); said != "ready\n" {
+		return nil, fmt.Errorf("the Jupyter Server isn't ready: %q, %v, %v", said, err, f.server.Wait())
+	}
+	return f, nil
+}
+
+func (f *jupyterFloor) socket() string { return filepath.Join(f.dir, "s") }
+
+// stop ends the kernels and the server.
+func (f *jupyterFloor) stop() {
+	if err := f.close(); err != nil {
+		fmt.Fprintln(os.Stderr, "close kernels:", err)
+	}
+	f.server.Process.Signal(syscall.SIGTERM)
+	f.server.Wait()
 }
 
 func (f *jupyterFloor) job(j job) (result, error) {
@@ -66,7 +120,7 @@ func (f *jupyterFloor) job(j job) (result, error) {
 
 func (f *jupyterFloor) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	var d net.Dialer
-	return d.DialContext(ctx, "unix", f.socket)
+	return d.DialContext(ctx, "unix", f.socket())
 }
 
 // rest makes a REST call and decodes its answer into x, unless x is nil.
