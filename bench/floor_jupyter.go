@@ -51,15 +51,17 @@ func startJupyter(python, script, dir string) (*jupyterFloor, error) {
 	}
 	defer r.Close()
 	f.server = exec.Command(python, script)
-	f.server.Dir, f.server.Stdin, f.server.Stderr, f.server.ExtraFiles = "/", strings.NewReader(settings), os.Stderr, []*os.File{w}
+	f.server.Dir, f.server.Stdin, f.server.ExtraFiles = "/", strings.NewReader(settings), []*os.File{w}
+	var log tail
+	f.server.Stdout, f.server.Stderr = &log, &log
 	f.server.Env = append(os.Environ(), "IPYTHONDIR="+filepath.Join(dir, "ipython"), "PYDEVD_DISABLE_FILE_VALIDATION=1")
 	err = f.server.Start()
 	w.Close()
 	if err != nil {
 		return nil, err
 	}
-	if said, err := bufio.NewReader(r).ReadString('\n'); said != "ready\n" {
-		return nil, fmt.Errorf("the Jupyter Server isn't ready: %q, %v, %v", said, err, f.server.Wait())
+	if _, err := bufio.NewReader(r).ReadString('\n'); err != nil {
+		return nil, fmt.Errorf("the Jupyter Server isn't ready: %w, %w: %s", err, f.server.Wait(), &log)
 	}
 	return f, nil
 }
@@ -125,7 +127,7 @@ func (f *jupyterFloor) dial(ctx context.Context, _, _ string) (net.Conn, error) 
 
 // rest makes a REST call and decodes its answer into x, unless x is nil.
 func (f *jupyterFloor) rest(method, path, body string, x any) error {
-	req, err := http.NewRequest(method, "http://jupyter"+path, bytes.NewReader([]byte(body)))
+	req, err := http.NewRequest(method, "http://localhost"+path, bytes.NewReader([]byte(body)))
 	if err != nil {
 		return err
 	}
@@ -157,7 +159,7 @@ func (f *jupyterFloor) open() (*bareKernel, error) {
 	}
 	d := websocket.Dialer{NetDialContext: f.dial, Subprotocols: []string{"v1.kernel.websocket.jupyter.org"},
 		ReadBufferSize: 64 << 10, HandshakeTimeout: time.Minute}
-	conn, resp, err := d.Dial("ws://jupyter/api/kernels/"+made.Kernel.ID+"/channels?session_id="+name,
+	conn, resp, err := d.Dial("ws://localhost/api/kernels/"+made.Kernel.ID+"/channels?session_id="+name,
 		http.Header{"Authorization": {"token " + f.token}})
 	if err != nil {
 		return nil, err
