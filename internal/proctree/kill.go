@@ -17,10 +17,11 @@ func (t *Tree) Members() []int {
 	if err != nil {
 		return nil
 	}
-	return t.members(table)
+	return t.In(table)
 }
 
-func (t *Tree) members(table *Table) []int {
+// In returns the members of the tree that are in table, as Members does. It is for calls from [Kill]'s pick.
+func (t *Tree) In(table *Table) []int {
 	t.mu.Lock()
 	retired, died := t.retired, t.died
 	t.mu.Unlock()
@@ -67,7 +68,7 @@ func unique(pids []int) []int {
 // returns when nobody is left and the leader has been reaped, as soon as that is so, or with ctx's error. Concurrent
 // calls are fine.
 func (t *Tree) Kill(ctx context.Context, grace time.Duration) error {
-	if err := Kill(ctx, grace, t.members); err != nil {
+	if err := Kill(ctx, grace, t.In); err != nil {
 		return fmt.Errorf("kill tree of %d: %w", t.pid, err)
 	}
 	select {

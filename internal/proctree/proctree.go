@@ -59,6 +59,13 @@ type Spec struct {
 	Credential *syscall.Credential // nil: as the daemon
 	Marker     string              // goes into the environment as MarkerEnv; empty: none
 	TTY        bool                // Files[0] becomes the controlling terminal
+	Limits     []Limit             // hold from the first instruction of the program on
+}
+
+// Limit is a resource limit (setrlimit(2)).
+type Limit struct {
+	Resource   int // RLIMIT_…
+	Soft, Hard uint64
 }
 
 // Status is how a process ended.
@@ -113,10 +120,11 @@ func Start(spec Spec) (*Tree, error) {
 			Pdeathsig:  syscall.SIGKILL,
 			Credential: spec.Credential,
 			PidFD:      &pidfd,
+			Ptrace:     len(spec.Limits) > 0,
 		},
 	}
 	t := &Tree{marker: spec.Marker, born: bootTicks(), done: make(chan struct{})}
-	pid, err := fork(spec.Path, spec.Argv, attr)
+	pid, err := fork(spec.Path, spec.Argv, attr, spec.Limits)
 	runtime.KeepAlive(spec.Files)
 	if err != nil {
 		return nil, startError(spec, err)
@@ -128,13 +136,51 @@ func Start(spec Spec) (*Tree, error) {
 
 // fork forks with an empty signal mask: the child gets the mask of the thread that forks, and that one has what
 // the daemon was started with.
-func fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
+func fork(path string, argv []string, attr *syscall.ProcAttr, limits []Limit) (int, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.PthreadSigmask(unix.SIG_SETMASK, new(unix.Sigset_t), nil); err != nil {
 		return 0, err
 	}
-	return syscall.ForkExec(path, argv, attr)
+	pid, err := syscall.ForkExec(path, argv, attr)
+	if err != nil || len(limits) == 0 {
+		return pid, err
+	}
+	if alive, err := limit(pid, limits); err != nil {
+		if alive {
+			unix.Kill(pid, unix.SIGKILL)
+			unix.Wait4(pid, nil, unix.WALL, nil)
+		}
+		unix.Close(*attr.Sys.PidFD)
+		return 0, err
+	}
+	return pid, nil
+}
+
+// limit sets limits on a child that is traced by this thread and stops at its exec, and lets it go. Set on this side
+// of the exec they would bind the exec itself, and set on a running program they would come late. alive says whether the
+// child is still there to be waited for.
+func limit(pid int, limits []Limit) (alive bool, err error) {
+	for {
+		var ws unix.WaitStatus
+		_, err := unix.Wait4(pid, &ws, unix.WALL, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return false, os.NewSyscallError("wait4", err)
+		}
+		if !ws.Stopped() {
+			return false, errors.New("killed before it could be limited")
+		}
+		break
+	}
+	for _, l := range limits {
+		if err := unix.Prlimit(pid, l.Resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard}, nil); err != nil {
+			return true, os.NewSyscallError("prlimit", err)
+		}
+	}
+	return true, os.NewSyscallError("ptrace", unix.PtraceDetach(pid))
 }
 
 func startError(spec Spec, err error) error {

@@ -181,7 +181,7 @@ func openPTY(t *testing.T) (master, slave *os.File) {
 
 func TestWithoutPidfdTheStatusStillArrives(t *testing.T) {
 	tree := &Tree{done: make(chan struct{})}
-	pid, err := fork("/bin/sh", []string{"sh", "-c", "exit 9"}, &syscall.ProcAttr{})
+	pid, err := fork("/bin/sh", []string{"sh", "-c", "exit 9"}, &syscall.ProcAttr{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
