@@ -32,12 +32,8 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return filepath.Dir(mod), nil
 }
 
-// findCelld returns the path of bin/celld, which it builds when it isn't there.
-func findCelld(ctx context.Context) (string, error) {
-	root, err := moduleRoot(ctx)
-	if err != nil {
-		return "", err
-	}
+// findCelld returns the path of bin/celld below root, which it builds when it isn't there.
+func findCelld(ctx context.Context, root string) (string, error) {
 	binary := filepath.Join(root, "bin/celld")
 	if _, err := os.Stat(binary); err == nil {
 		return binary, nil
@@ -76,7 +72,7 @@ func (r *run) celld(ctx context.Context, args ...string) (*daemon, error) {
 	}
 	d.cmd = exec.Command(r.binary, append([]string{"serve", "--listen", "127.0.0.1:0", "--workspace", filepath.Join(d.home, "work"),
 		"--data-dir", d.data(), "--run-dir", d.runDir}, args...)...)
-	d.cmd.Dir = filepath.Dir(filepath.Dir(r.binary)) // where .celld/ is found
+	d.cmd.Dir = r.root // where .celld/ is found
 	d.cmd.Env = append(os.Environ(), "TMPDIR="+filepath.Join(d.home, "tmp"))
 	stderr, err := d.cmd.StderrPipe()
 	if err != nil {

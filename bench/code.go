@@ -64,8 +64,7 @@ func (r *run) codePair(ctx context.Context, n int) (*daemon, []string, *floor, e
 
 // jupyterFloor starts a bare client and its Jupyter Server, with celld's python and script.
 func (r *run) jupyterFloor() (*floor, error) {
-	root := filepath.Dir(filepath.Dir(r.binary))
-	python := filepath.Join(root, ".celld/python/bin/python")
+	python := filepath.Join(r.root, ".celld/python/bin/python")
 	if _, err := os.Stat(python); err != nil {
 		return nil, unavailable("make setup installs the Jupyter Server of the floor")
 	}
@@ -73,7 +72,7 @@ func (r *run) jupyterFloor() (*floor, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	return r.floor("jupyter", python, filepath.Join(root, "jupyter/launch.py"), dir)
+	return r.floor("jupyter", python, filepath.Join(r.root, "jupyter/launch.py"), dir)
 }
 
 func codeWarm(ctx context.Context, r *run) error {

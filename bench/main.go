@@ -46,6 +46,9 @@ func main() {
 	}
 }
 
+// benchLimit is how long one benchmark may take: longer than the longest.
+const benchLimit = 20 * time.Minute
+
 type options struct {
 	filter      *regexp.Regexp
 	rounds      int
@@ -62,7 +65,11 @@ func (o *options) run() (bool, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return false, fmt.Errorf("become a subreaper: %w", err)
 	}
-	celld, err := findCelld(ctx)
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return false, err
+	}
+	celld, err := findCelld(ctx, root)
 	if err != nil {
 		return false, err
 	}
@@ -72,10 +79,12 @@ func (o *options) run() (bool, error) {
 			continue
 		}
 		rep.head(b.name, b.what)
-		r := &run{options: o, bench: b, binary: celld, report: rep}
-		if err := r.do(ctx); err != nil {
+		r := &run{options: o, bench: b, root: root, binary: celld, report: rep}
+		limited, cancel := context.WithTimeoutCause(ctx, benchLimit, fmt.Errorf("it took more than %v", benchLimit))
+		if err := r.do(limited); err != nil {
 			rep.failed(b.name, err)
 		}
+		cancel()
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
 		}

@@ -30,6 +30,7 @@ func (u unavailable) Error() string { return "not available: " + string(u) }
 type run struct {
 	*options
 	bench   benchmark
+	root    string // of celld's source tree
 	binary  string // celld
 	report  *report
 	dir     string // its own, removed at the end
