@@ -1,0 +1,273 @@
+package shellrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/celld/celld/internal/proctree"
+)
+
+// SessionConfig says what session to make.
+type SessionConfig struct {
+	ID         string              // for messages
+	Bash       string              // absolute path of bash
+	Dir        string              // where it starts: absolute, existing
+	BaseEnv    []string            // what its environment starts from
+	Env        map[string]string   // comes on top
+	Credential *syscall.Credential // nil: as celld
+	Log        io.Writer           // takes what jobs write when their run is over; safe for concurrent use; nil: nobody
+}
+
+// Session is a bash that stays alive. Its runs happen one at a time, in the order in which Run was called. Its methods
+// may be called from any goroutine.
+type Session struct {
+	id    string
+	cfg   SessionConfig
+	hub   *Sessions
+	dir   string // its folder
+	token string // in every process's environment, as tokenEnv
+	bufs  *buffers
+	late  io.Writer
+
+	turn    chan struct{} // who can send has the turn
+	closing chan struct{} // closed by Close
+	closed  chan struct{} // closed when Close is through
+
+	mu       sync.Mutex
+	shell    *shell // nil while there is none
+	state    state  // as of the last finished run
+	running  string // the id of the current run
+	lastUsed time.Time
+	isClosed bool
+	expect   string      // how the name of the record waited for ends
+	record   chan string // gets its name
+	pumps    map[*pump]bool
+	past     []*proctree.Tree // of former shells that something outlived
+	pumped   int              // names of pipes
+}
+
+// SessionInfo describes a session.
+type SessionInfo struct {
+	Cwd      string    // where its shell is
+	PID      int       // of its shell; 0 while there is none
+	Running  string    // the id of the current run; empty when idle
+	LastUsed time.Time // when a run last started or ended
+}
+
+// Errors of a session. What is wrong with a run is a [*RequestError].
+var (
+	ErrSessionClosed = errors.New("session is closed")
+	ErrSessionLost   = errors.New("session has lost its shell and got no new one")
+)
+
+// RequestError says what is wrong with a request.
+type RequestError struct {
+	Field  string // as on the wire
+	Reason string
+}
+
+// Error says both.
+func (e *RequestError) Error() string { return e.Field + ": " + e.Reason }
+
+// tokenEnv names the variable by which a session's processes are found, whichever run started them.
+const tokenEnv = "CELLD_SESSION_ID"
+
+// Open starts a session and returns when its shell has answered. ctx bounds the start only.
+func (h *Sessions) Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
+	if err := checkEnv(cfg.Env); err != nil {
+		return nil, err
+	}
+	dir, err := h.folder()
+	if err != nil {
+		return nil, fmt.Errorf("make session's folder: %w", err)
+	}
+	late := cfg.Log
+	if late == nil {
+		late = io.Discard
+	}
+	s := &Session{
+		id: cfg.ID, cfg: cfg, hub: h, dir: dir, token: nonce(), bufs: &h.bufs, late: late,
+		turn:    make(chan struct{}, 1),
+		closing: make(chan struct{}),
+		closed:  make(chan struct{}),
+		pumps:   make(map[*pump]bool), lastUsed: time.Now(),
+	}
+	if err := s.furnish(); err != nil {
+		os.RemoveAll(dir)
+		return nil, fmt.Errorf("make session's folder: %w", err)
+	}
+	sh, err := s.startShell(ctx, fresh)
+	if err != nil {
+		h.unwatch(s)
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	s.shell = sh
+	return s, nil
+}
+
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func checkEnv(env map[string]string) error {
+	for name, value := range env {
+		if !envName.MatchString(name) {
+			return &RequestError{"envs", fmt.Sprintf("%q is not a name", name)}
+		}
+		if strings.ContainsRune(value, 0) {
+			return &RequestError{"envs", name + " holds a NUL"}
+		}
+	}
+	return nil
+}
+
+// Info describes the session.
+func (s *Session) Info() SessionInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info := SessionInfo{Running: s.running, LastUsed: s.lastUsed, Cwd: s.state.cwd}
+	if info.Cwd == "" {
+		info.Cwd = s.cfg.Dir
+	}
+	if s.shell != nil {
+		info.PID = s.shell.tree.PID()
+		if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", info.PID)); err == nil {
+			info.Cwd = strings.TrimSuffix(cwd, " (deleted)")
+		}
+	}
+	return info
+}
+
+// Check says what is wrong with run before anything happens: a [*RequestError], or nil.
+func (s *Session) Check(run SessionRun) error {
+	if run.Text == "" {
+		return &RequestError{"command", "is empty"}
+	}
+	if strings.ContainsRune(run.Text, 0) {
+		return &RequestError{"command", "holds a NUL"}
+	}
+	if err := checkEnv(run.Env); err != nil {
+		return err
+	}
+	if run.Dir != "" {
+		if strings.ContainsRune(run.Dir, 0) {
+			return &RequestError{"cwd", "holds a NUL"}
+		}
+		dir := run.Dir
+		if !filepath.IsAbs(dir) {
+			dir = filepath.Join(s.Info().Cwd, dir)
+		}
+		fi, err := os.Stat(dir)
+		if err != nil {
+			return &RequestError{"cwd", err.Error()}
+		}
+		if !fi.IsDir() {
+			return &RequestError{"cwd", dir + " is not a directory"}
+		}
+	}
+	return nil
+}
+
+// recorded is told the name of each file that appears among the records.
+func (s *Session) recorded(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.expect != "" && strings.HasSuffix(name, s.expect) {
+		select {
+		case s.record <- name:
+		default:
+		}
+	}
+}
+
+// awaitRecord returns where the name of the record that ends in mark will arrive.
+func (s *Session) awaitRecord(mark string) <-chan string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expect = "." + mark
+	s.record = make(chan string, 1)
+	return s.record
+}
+
+// look reads the folder of records, where events may have been lost or not arrived yet.
+func (s *Session) look() {
+	names, err := os.ReadDir(s.dir + "/r")
+	if err != nil {
+		return
+	}
+	for _, e := range names {
+		s.recorded(e.Name())
+	}
+}
+
+// lost is told that the folder of records has gone: somebody removed what is ours.
+func (s *Session) lost() {
+	s.mu.Lock()
+	closed := s.isClosed
+	s.mu.Unlock()
+	if !closed {
+		s.furnish()
+	}
+}
+
+// Close ends the session: its current run, its shell, whose EXIT trap still runs, and everything that it has started.
+// It returns when all are gone and the session's folder is removed, or with ctx's error.
+func (s *Session) Close(ctx context.Context) error {
+	s.mu.Lock()
+	first := !s.isClosed
+	s.isClosed = true
+	s.mu.Unlock()
+	if !first {
+		select {
+		case <-s.closed:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	close(s.closing)
+	defer close(s.closed)
+	select {
+	case s.turn <- struct{}{}: // for good
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	sh := s.shell
+	s.mu.Unlock()
+	if sh != nil {
+		sh.ctl.Close() // the shell reads the end of its script and leaves
+		patience, cancel := context.WithTimeout(ctx, exitPatience)
+		select {
+		case <-sh.tree.Done():
+		case <-patience.Done():
+		}
+		cancel()
+	}
+	err := s.killAll(ctx)
+	if sh != nil {
+		sh.dispose()
+	}
+	s.mu.Lock()
+	pumps := s.pumps
+	s.pumps = nil
+	s.mu.Unlock()
+	for p := range pumps {
+		p.stop()
+	}
+	s.hub.unwatch(s)
+	if rerr := os.RemoveAll(s.dir); err == nil && rerr != nil {
+		err = fmt.Errorf("remove session's folder: %w", rerr)
+	}
+	return err
+}
+
+// exitPatience is how long an EXIT trap may take when a session is closed.
+const exitPatience = 2 * time.Second

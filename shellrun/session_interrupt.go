@@ -1,0 +1,150 @@
+package shellrun
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/celld/celld/internal/proctree"
+)
+
+// How long an interruption waits: for those who were told to end, and then for the shell to come back.
+const (
+	breakGrace     = 300 * time.Millisecond
+	unwindPatience = 300 * time.Millisecond
+)
+
+// stopBound is how long an interruption may take if some process can't be killed.
+const stopBound = 3 * time.Second
+
+// interrupt ends the run: the shell gets a signal whose trap makes it return from all it is in, and what it waits for
+// is ended. A shell that doesn't come back is killed.
+func (r *running) interrupt() {
+	r.cut = true
+	r.back, r.stopped = make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(r.stopped)
+		pick := r.members
+		if r.sh.catches(interruptSignal) {
+			r.sh.tree.Signal(interruptSignal)
+			r.sh.tree.Signal(unix.SIGCONT)
+		} else { // not our bash any more, or one that has lost its trap
+			pick = func(t *proctree.Table) []int { return append([]int{r.sh.tree.PID()}, r.members(t)...) }
+		}
+		bound, cancel := context.WithTimeout(context.Background(), stopBound)
+		defer cancel()
+		proctree.Kill(bound, breakGrace, pick)
+		patience := time.NewTimer(unwindPatience)
+		defer patience.Stop()
+		select {
+		case <-r.back:
+		case <-patience.C:
+			r.sh.tree.Signal(unix.SIGKILL)
+		}
+	}()
+}
+
+// awaitStop returns when an interruption, if there was one, has done all it does. The run has ended.
+func (r *running) awaitStop() {
+	if r.cut {
+		close(r.back)
+		<-r.stopped
+	}
+}
+
+// members finds what the run has started: what carries its marker, what descends from the shell, and what is in the
+// shell's session and was born during the run; but nothing that belongs to the jobs of earlier runs.
+func (r *running) members(t *proctree.Table) []int {
+	shell := r.sh.tree.PID()
+	spared := map[int]bool{shell: true}
+	spare := func(pids ...int) {
+		for _, pid := range pids {
+			spared[pid] = true
+		}
+	}
+	for _, pid := range r.sh.jobs {
+		if p, ok := t.Process(pid); ok && p.Start <= r.tick {
+			spare(pid)
+			spare(t.Descendants(pid)...)
+		}
+	}
+	ours := func(m string) bool { return m == r.run.ID }
+	spare(t.Marked(r.tick, func(m string) bool { return !ours(m) && m != r.s.token })...)
+	found := t.Marked(r.tick, ours)
+	if !r.sh.dead() {
+		found = append(found, t.Descendants(shell)...)
+		for _, p := range t.Processes {
+			if p.Session == shell && p.Start >= r.tick {
+				found = append(found, p.PID)
+			}
+		}
+	}
+	found = append(found, t.Descendants(found...)...)
+	slices.Sort(found)
+	return slices.DeleteFunc(slices.Compact(found), func(pid int) bool { return spared[pid] })
+}
+
+// catches says whether the shell has a handler for sig (SigCgt in proc_pid_status(5)).
+func (sh *shell) catches(sig unix.Signal) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", sh.tree.PID()))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := bytes.Cut(status, []byte("\nSigCgt:"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	mask, err := strconv.ParseUint(string(bytes.TrimSpace(line)), 16, 64)
+	return err == nil && mask&(1<<(sig-1)) != 0
+}
+
+// bootTick is the time since boot in the unit of start times in /proc, rounded down.
+func bootTick() uint64 {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
+		return 0
+	}
+	const perSecond = 100
+	return uint64(ts.Sec)*perSecond + uint64(ts.Nsec)/(1e9/perSecond)
+}
+
+// killGrace is how long those may take who are asked to end when a session is closed.
+const killGrace = 250 * time.Millisecond
+
+// killAll ends everything that the session has started.
+func (s *Session) killAll(ctx context.Context) error {
+	s.mu.Lock()
+	trees := slices.Clone(s.past)
+	if s.shell != nil {
+		trees = append(trees, s.shell.tree)
+	}
+	s.mu.Unlock()
+	err := proctree.Kill(ctx, killGrace, func(t *proctree.Table) []int {
+		found := carrying(t, tokenEnv+"="+s.token)
+		for _, tree := range trees {
+			found = append(found, tree.Members()...)
+		}
+		slices.Sort(found)
+		return slices.Compact(append(found, t.Descendants(found...)...))
+	})
+	if err != nil {
+		return fmt.Errorf("end session %s: %w", s.id, err)
+	}
+	return nil
+}
+
+// carrying finds the processes that have entry in their environment.
+func carrying(t *proctree.Table, entry string) []int {
+	var found []int
+	for _, p := range t.Processes {
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
+		if err == nil && slices.ContainsFunc(bytes.Split(env, []byte{0}), func(e []byte) bool { return string(e) == entry }) {
+			found = append(found, p.PID)
+		}
+	}
+	return found
+}

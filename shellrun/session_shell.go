@@ -1,0 +1,302 @@
+package shellrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sort"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/celld/celld/internal/proctree"
+)
+
+// shell is one bash process. It reads its script from a pipe that holds one write at a time, so that the kernel says
+// when it has read all there is: the pipe can be written to again.
+type shell struct {
+	tree *proctree.Tree
+	ctl  *os.File // its script
+	raw  syscall.RawConn
+	snap *os.File // reads what it says about its state; never at an end
+	jobs []int    // its children when the last run ended
+	fds  [3]use   // what its descriptors 0, 1 and 2 are between runs
+}
+
+// use is what a descriptor of the shell's is.
+type use int
+
+const (
+	foreign use = iota // somebody's: left alone
+	input              // the run's standard input
+	output             // the run's standard output
+	errput             // the run's standard error
+)
+
+// How a shell starts.
+type origin int
+
+const (
+	fresh    origin = iota // from the configuration
+	restored               // from the state as of the last finished run
+	rescued                // from as much of that as cannot do harm: variables, functions, aliases, directory
+)
+
+// startShell starts a bash and returns when it has answered.
+func (s *Session) startShell(ctx context.Context, from origin) (*shell, error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, os.NewSyscallError("pipe2", err)
+	}
+	script := os.NewFile(uintptr(fds[0]), "script")
+	defer script.Close()
+	err := errors.Join(
+		unix.SetNonblock(fds[1], true),
+		s.own(fds[0]), // bash opens it again, by /proc
+	)
+	if _, ferr := unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, 4096); ferr != nil {
+		err = errors.Join(err, os.NewSyscallError("fcntl", ferr))
+	}
+	ctl := os.NewFile(uintptr(fds[1]), "control")
+	raw, rerr := ctl.SyscallConn()
+	if err = errors.Join(err, rerr); err != nil {
+		ctl.Close()
+		return nil, fmt.Errorf("make session's control pipe: %w", err)
+	}
+	sh := &shell{ctl: ctl, raw: raw, fds: [3]use{input, output, errput}}
+	if err := s.launch(ctx, sh, script, from); err != nil {
+		sh.dispose()
+		return nil, err
+	}
+	return sh, nil
+}
+
+func (s *Session) launch(ctx context.Context, sh *shell, script *os.File, from origin) error {
+	if err := s.openSnapshots(sh); err != nil {
+		return err
+	}
+	mark := nonce()
+	state, dir := s.startState(from)
+	err := s.write("init", fill(initScript, "@DIR@", s.dir, "@NONCE@", mark, "@TRAP@", trapCommand(s.dir), "@STATE@", state))
+	if err != nil {
+		return err
+	}
+	defer s.clear("init", "restore")
+	record := s.awaitRecord(mark)
+	sh.tree, err = proctree.Start(proctree.Spec{
+		Path:       s.cfg.Bash,
+		Argv:       []string{"bash", "--norc", "--noprofile", "/proc/self/fd/3"},
+		Env:        s.startEnv(from),
+		Dir:        dir,
+		Files:      []*os.File{nil, nil, nil, script},
+		Credential: s.cfg.Credential,
+		Marker:     s.token,
+	})
+	if err != nil {
+		return fmt.Errorf("start session %s: %w", s.id, err)
+	}
+	if err := sh.tell(`\builtin . '` + s.dir + "/init'"); err != nil {
+		return fmt.Errorf("start session %s: %w", s.id, err)
+	}
+	select {
+	case name := <-record:
+		s.clear("r/" + name)
+	case <-sh.tree.Done():
+		return fmt.Errorf("start session %s: bash has ended with status %d", s.id, sh.tree.Status().Code)
+	case <-ctx.Done():
+		sh.kill()
+		return fmt.Errorf("start session %s: %w", s.id, context.Cause(ctx))
+	}
+	if from == restored {
+		s.restoreLimits(sh.tree.PID())
+	}
+	return nil
+}
+
+// openSnapshots makes the pipe for snapshots anew.
+func (s *Session) openSnapshots(sh *shell) error {
+	fd, err := s.fifo("s", unix.O_RDWR)
+	if err != nil {
+		return err
+	}
+	if sh.snap != nil {
+		sh.snap.Close()
+	}
+	sh.snap = os.NewFile(uintptr(fd), "snapshots")
+	return nil
+}
+
+// startEnv is the environment bash itself is started with. What would change how it starts is set later.
+func (s *Session) startEnv(from origin) []string {
+	env := []string{tokenEnv + "=" + s.token}
+	if from != fresh {
+		return env
+	}
+	for _, e := range s.cfg.BaseEnv {
+		if name, _, _ := strings.Cut(e, "="); !delayed[name] && name != tokenEnv {
+			env = append(env, e)
+		}
+	}
+	return env
+}
+
+// delayed are the variables that bash obeys when it starts. It may not see them then.
+var delayed = map[string]bool{"BASH_ENV": true, "ENV": true, "SHELLOPTS": true, "BASHOPTS": true, "POSIXLY_CORRECT": true}
+
+// startState is what bash reads first, and where it starts.
+func (s *Session) startState(from origin) (script, dir string) {
+	if from != fresh {
+		if split := s.state.load(s.mark()); split != nil && s.write("restore", restoreScript(split, from)) == nil {
+			return `\builtin . '` + s.dir + `/restore' >/dev/null 2>&1`, "/"
+		}
+	}
+	var b strings.Builder
+	export := func(name, value string) {
+		fmt.Fprintf(&b, "\\builtin export %s=%s\n", name, quote(value))
+	}
+	for _, e := range s.cfg.BaseEnv {
+		if name, value, ok := strings.Cut(e, "="); ok && delayed[name] && name != "SHELLOPTS" && name != "BASHOPTS" {
+			export(name, value)
+		}
+	}
+	names := make([]string, 0, len(s.cfg.Env))
+	for name := range s.cfg.Env {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		export(name, s.cfg.Env[name])
+	}
+	return b.String(), s.cfg.Dir
+}
+
+// tell writes one line and an empty one: when that has been read, the line has been executed.
+func (sh *shell) tell(line string) error {
+	_, err := sh.ctl.WriteString(line + "\n\n")
+	return err
+}
+
+// idle returns a channel that is closed when the shell has read all it was told, or its pipe has been closed.
+func (sh *shell) idle() <-chan struct{} {
+	idle := make(chan struct{})
+	go func() {
+		defer close(idle)
+		sh.raw.Write(func(fd uintptr) bool {
+			n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+			if err != nil || n == 0 {
+				return true
+			}
+			broken := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+			unix.Poll(broken, 0)
+			return broken[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+		})
+	}()
+	return idle
+}
+
+// dead says whether the shell has ended.
+func (sh *shell) dead() bool {
+	select {
+	case <-sh.tree.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// dying says whether the shell has ended or is about to, or has become another program: nobody reads its script.
+func (sh *shell) dying() bool {
+	if sh.dead() {
+		return true
+	}
+	broken := false
+	err := sh.raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		unix.Poll(p, 0)
+		broken = p[0].Revents&unix.POLLERR != 0
+	})
+	return err != nil || broken
+}
+
+// kill ends the shell and waits for that.
+func (sh *shell) kill() {
+	sh.tree.Signal(syscall.SIGKILL)
+	<-sh.tree.Done()
+}
+
+// end lets the shell come to the end of its script, and kills it if it takes too long.
+func (sh *shell) end() {
+	sh.ctl.Close()
+	patience := time.NewTimer(endPatience)
+	defer patience.Stop()
+	select {
+	case <-sh.tree.Done():
+	case <-patience.C:
+		sh.kill()
+	}
+}
+
+// endPatience is how long a shell that doesn't execute any more may take to see the end of its script.
+const endPatience = 300 * time.Millisecond
+
+// dispose gives back what the shell holds.
+func (sh *shell) dispose() {
+	if sh.tree != nil && !sh.dead() {
+		sh.kill()
+	}
+	sh.ctl.Close()
+	if sh.snap != nil {
+		sh.snap.Close()
+	}
+}
+
+// survey learns what the shell's descriptors are and who its children are, for the next run.
+func (s *Session) survey(sh *shell) {
+	pid := sh.tree.PID()
+	for fd := range sh.fds {
+		own := [3]use{input, output, errput}[fd]
+		link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, fd))
+		switch {
+		case err != nil: // closed
+			sh.fds[fd] = own
+		case strings.HasPrefix(link, s.dir+"/o"):
+			sh.fds[fd] = output
+		case strings.HasPrefix(link, s.dir+"/e"):
+			sh.fds[fd] = errput
+		case strings.HasPrefix(link, s.dir+"/i"), fd == 0 && link == os.DevNull:
+			sh.fds[fd] = input
+		default:
+			sh.fds[fd] = foreign
+		}
+	}
+	sh.jobs = children(pid)
+}
+
+// children lists a process's children.
+func children(pid int) []int {
+	list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil { // a kernel without it
+		table, err := proctree.Look()
+		if err != nil {
+			return nil
+		}
+		var pids []int
+		for _, p := range table.Processes {
+			if p.Parent == pid {
+				pids = append(pids, p.PID)
+			}
+		}
+		return pids
+	}
+	var pids []int
+	for _, f := range strings.Fields(string(list)) {
+		var pid int
+		if _, err := fmt.Sscan(f, &pid); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

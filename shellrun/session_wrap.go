@@ -1,0 +1,153 @@
+package shellrun
+
+import (
+	"bytes"
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// What a run has bash read is three files deep: the line on the control pipe reads w, which reads bash, the user's
+// text. In w everything is called with \builtin, which neither an alias nor a function named like a builtin can catch;
+// a function called builtin has been taken away after the last run. The record needs no builtin at all: it is a
+// redirection that makes a file, and it carries the status in the file's name.
+//
+// The text is read by "! \builtin . bash". The ! keeps set -e, which the text may turn on, from ending the shell when the
+// text's last command fails in a way that set -e forgives; the status is in PIPESTATUS.
+
+// wrapper is what is in w.
+func (s *Session) wrapper(run *SessionRun, sh *shell, files runFiles) string {
+	var b strings.Builder
+	d := s.dir
+	if s.state.alias {
+		b.WriteString("\\builtin shopt -u expand_aliases\n")
+	}
+	if !s.state.frozen {
+		fmt.Fprintf(&b, "\\builtin export CELLD_EXECUTION_ID=%s\n", run.ID)
+	}
+	if run.Dir != "" {
+		fmt.Fprintf(&b, "\\builtin cd -- %s 2>/dev/null||\\builtin return 0 >|'%s/r/cd...%s'\n", quote(run.Dir), d, files.mark)
+	}
+	set, unset := s.wrapEnv(run.Env)
+	b.WriteString(set)
+	if redirect := files.redirect(d, sh); redirect != "" {
+		before, after := s.state.execGuard()
+		b.WriteString(before + `\exec` + redirect + "\n" + after)
+	}
+	status := ""
+	if files.status {
+		status = fmt.Sprintf("\\builtin . '%s/status';", d)
+	}
+	fmt.Fprintf(&b, "[[ ! -v CELLD_I ]]&&{ %s! \\builtin . '%s/bash';};{ %s\\builtin set -T;\\builtin . '%s/tail';} 2>/dev/null", status, d, unset, d)
+	fmt.Fprintf(&b, " >|\"%s/r/${CELLD_S:=${PIPESTATUS[0]}}.${CELLD_F:-$-}.${CELLD_P-}.%s\" 9>'%s/s'\n", d, files.mark, d)
+	return b.String()
+}
+
+// again asks for the record once more, when the folder was not there to take it.
+func (s *Session) again(mark string) string {
+	return fmt.Sprintf("{ \\builtin set -T;\\builtin . '%s/tail';} 2>/dev/null"+
+		" >|\"%s/r/${CELLD_S-x}.${CELLD_F:-$-}.${CELLD_P-}.%s\" 9>'%s/s'\n", s.dir, s.dir, mark, s.dir)
+}
+
+// redirect rebinds the shell's descriptors to this run's.
+func (f runFiles) redirect(dir string, sh *shell) string {
+	var b strings.Builder
+	for fd, u := range sh.fds {
+		switch u {
+		case input:
+			if f.stdin {
+				fmt.Fprintf(&b, " %d<'%s/i'", fd, dir)
+			} else {
+				fmt.Fprintf(&b, " %d</dev/null", fd)
+			}
+		case output:
+			fmt.Fprintf(&b, " %d>'%s/%s'", fd, dir, f.out)
+		case errput:
+			fmt.Fprintf(&b, " %d>'%s/%s'", fd, dir, f.err)
+		}
+	}
+	return b.String()
+}
+
+// execGuard returns what to put around exec, which unlike everything else can't be called with builtin, when there is
+// a function of that name: only posix mode finds the builtin then. What posix mode changes besides is changed back.
+func (st *state) execGuard() (before, after string) {
+	if !st.exec {
+		return "", ""
+	}
+	return "POSIXLY_CORRECT=1\n", "\\builtin set +o posix\n" + st.posixOptions
+}
+
+// runFiles names what belongs to one run.
+type runFiles struct {
+	mark     string // of its record
+	out, err string // its pipes
+	stdin    bool   // there is a file for its input
+	status   bool   // there is a file that sets $?
+}
+
+// special are variables that lose what is special about them when they are unset.
+var special = map[string]bool{
+	"BASHPID": true, "BASH_ARGV0": true, "BASH_COMMAND": true, "BASH_SUBSHELL": true, "COMP_WORDBREAKS": true,
+	"DIRSTACK": true, "EPOCHREALTIME": true, "EPOCHSECONDS": true, "FUNCNAME": true, "GROUPS": true, "HISTCMD": true,
+	"LINENO": true, "RANDOM": true, "SECONDS": true, "SRANDOM": true,
+}
+
+// wrapEnv returns what sets a run's own variables, and what makes them again what they were.
+func (s *Session) wrapEnv(env map[string]string) (set, unset string) {
+	if len(env) == 0 {
+		return "", ""
+	}
+	names := make([]string, 0, len(env))
+	for name := range env {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	variables := s.variables()
+	var sb, ub strings.Builder
+	for _, name := range names {
+		if !special[name] {
+			fmt.Fprintf(&sb, "\\builtin unset -n %s;\\builtin unset -v %s;", name, name)
+		}
+		fmt.Fprintf(&sb, "\\builtin export %s=%s\n", name, quote(env[name]))
+		fmt.Fprintf(&ub, "\\builtin unset -n %s;\\builtin unset -v %s;", name, name)
+		if was := variable(variables, name); was != nil {
+			ub.WriteString(`\builtin ` + strings.TrimSuffix(string(was), "\n") + ";")
+		}
+	}
+	return sb.String(), ub.String()
+}
+
+// prologue goes before the user's text, on its first line so that line numbers stay right. It puts back what tail
+// took away. Usually it is empty.
+func (st *state) prologue() string {
+	if st.flags == "" && len(st.traps) == 0 && len(st.builtin) == 0 && !st.alias {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString("CELLD_P=1;")
+	var debug string
+	for trap := range commands(st.traps) {
+		line := `\builtin ` + strings.TrimSuffix(string(trap), "\n") + ";"
+		if bytes.HasSuffix(trap, []byte(" DEBUG\n")) {
+			debug = line
+		} else {
+			b.WriteString(line)
+		}
+	}
+	if st.alias {
+		b.WriteString(`\builtin shopt -s expand_aliases;`)
+	}
+	if quiet := strings.Trim(st.flags, "x"); quiet != "" {
+		fmt.Fprintf(&b, `\builtin set -%s;`, quiet)
+	}
+	if x := strings.Contains(st.flags, "x"); x || debug != "" {
+		b.WriteString("{ ")
+		if x {
+			b.WriteString(`\builtin set -x;`)
+		}
+		b.WriteString(debug + "} 2>/dev/null;")
+	}
+	b.Write(st.builtin)
+	return b.String()
+}
