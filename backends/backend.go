@@ -122,3 +122,9 @@ type Restarter interface {
 type Finder interface {
 	Canonical(ctx context.Context, language string) (string, error)
 }
+
+// Describer is a Stateful that can tell how a context stands.
+type Describer interface {
+	// Describe returns where the context is now and the pid of its process, 0 when there is none. It doesn't wait.
+	Describe(id string) (cwd string, pid int, err error)
+}

@@ -354,14 +354,7 @@ func (c *Controller) Execution(id string) (*Execution, error) {
 // when it has ended or ctx is done. For an execution that has ended it ends what survived it. ended tells
 // whether there was anything to end.
 func (c *Controller) Interrupt(ctx context.Context, id string) (ended bool, err error) {
-	c.mu.Lock()
-	e, isExecution := c.all[id]
-	if !isExecution {
-		if running := c.current[id]; len(running) > 0 {
-			e = running[0]
-		}
-	}
-	c.mu.Unlock()
+	e, isExecution := c.named(id)
 	if e == nil {
 		if c.contexts.get(id) == nil {
 			return false, Refuse(NotFound, "no command, execution, session or context %q", id)
@@ -381,6 +374,33 @@ func (c *Controller) Interrupt(ctx context.Context, id string) (ended bool, err 
 	case <-ctx.Done():
 		return true, Refuse(Unavailable, "%s is being stopped and has not ended yet", id)
 	}
+}
+
+// named returns the execution with this id, or the current run of the session or context with this id; nil for neither.
+func (c *Controller) named(id string) (e *Execution, isExecution bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e = c.all[id]; e != nil {
+		return e, true
+	}
+	if running := c.current[id]; len(running) > 0 {
+		return running[0], false
+	}
+	return nil, false
+}
+
+// Input answers the input request of the execution with this id, or of the current run of the context with this id.
+func (c *Controller) Input(ctx context.Context, id, value string) error {
+	e, _ := c.named(id)
+	switch {
+	case e == nil && c.contexts.get(id) == nil:
+		return Refuse(NoContext, "no execution or context %q", id)
+	case e == nil || !e.Outcome().Running:
+		return Refuse(Conflict, "nothing that runs there waits for input")
+	case e.handle.Input == nil:
+		return Refuse(NotSupported, "this can't be given input")
+	}
+	return e.handle.Input(ctx, value)
 }
 
 // killSurvivors ends the processes that outlived the execution and reports whether there were any.

@@ -41,7 +41,7 @@ func Refuse(f Fault, format string, args ...any) *Error {
 
 // Why an execution was stopped: the causes of its context.
 var (
-	ErrTimeout     = errors.New("timed out")
+	ErrTimeout     = error(timedOut{})
 	ErrInterrupted = errors.New("interrupted")
 	ErrClientGone  = errors.New("interrupted: the client went away")
 	ErrClosed      = errors.New("interrupted: its context was deleted")
@@ -58,3 +58,9 @@ func stopped(ctx context.Context, kind string) *hooks.ExecError {
 	}
 	return &hooks.ExecError{Name: name, Value: cause.Error(), Traceback: []string{cause.Error()}}
 }
+
+// timedOut is a context.DeadlineExceeded with a shorter message.
+type timedOut struct{}
+
+func (timedOut) Error() string        { return "timed out" }
+func (timedOut) Is(target error) bool { return target == context.DeadlineExceeded }

@@ -16,7 +16,7 @@ func (j *Journal) Ranges(stderr bool, from, to int64) []Range {
 		if r.kind != k {
 			continue
 		}
-		a, b := max(r.off, from), min(r.off+int64(r.size), to)
+		a, b := max(r.off, from), min(r.off+r.size, to)
 		if a < b {
 			all = append(all, Range{a, b})
 		}

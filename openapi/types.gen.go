@@ -139,6 +139,30 @@ func (e EventType) Valid() bool {
 	}
 }
 
+// Defines values for FileInfoType.
+const (
+	FileInfoTypeDirectory FileInfoType = "directory"
+	FileInfoTypeFile      FileInfoType = "file"
+	FileInfoTypeOther     FileInfoType = "other"
+	FileInfoTypeSymlink   FileInfoType = "symlink"
+)
+
+// Valid indicates whether the value is a known member of the FileInfoType enum.
+func (e FileInfoType) Valid() bool {
+	switch e {
+	case FileInfoTypeDirectory:
+		return true
+	case FileInfoTypeFile:
+		return true
+	case FileInfoTypeOther:
+		return true
+	case FileInfoTypeSymlink:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for IsCompleteStatus.
 const (
 	IsCompleteStatusComplete   IsCompleteStatus = "complete"
@@ -303,6 +327,9 @@ func (e WaitResultEvent) Valid() bool {
 		return false
 	}
 }
+
+// Account A user or group by name or number.
+type Account = json.RawMessage
 
 // BackendInfo defines model for BackendInfo.
 type BackendInfo struct {
@@ -537,6 +564,57 @@ type ExecutionInstance struct {
 	RetentionSeconds int64 `json:"retention_seconds"`
 }
 
+// FileInfo One entry of a directory. In a path that isn't UTF-8 each bad byte is U+FFFD, and `path_base64` holds the exact
+// bytes.
+type FileInfo struct {
+	CreatedAt time.Time `json:"created_at"`
+
+	// Error In a list: why only path and type are known.
+	Error *string `json:"error,omitempty"`
+
+	// Group Name, or the number where there is none.
+	Group string `json:"group"`
+
+	// Mode Octal, written in decimal digits: 755, 1777.
+	Mode       int       `json:"mode"`
+	ModifiedAt time.Time `json:"modified_at"`
+
+	// Owner Name, or the number where there is none.
+	Owner string `json:"owner"`
+
+	// Path Absolute.
+	Path string `json:"path"`
+
+	// PathBase64 The path's bytes. Only where they aren't UTF-8.
+	PathBase64 []byte `json:"path_base64,omitempty"`
+
+	// Size Bytes. 0 for a directory, for a link the length of its target.
+	Size int64 `json:"size"`
+
+	// Target Where a link leads.
+	Target *string `json:"target,omitempty"`
+
+	// TargetBase64 The target's bytes. Only where they aren't UTF-8.
+	TargetBase64 []byte       `json:"target_base64,omitempty"`
+	Type         FileInfoType `json:"type"`
+}
+
+// FileInfoType defines model for FileInfo.Type.
+type FileInfoType string
+
+// FileMetadata Where a file goes. Without a mode, owner or group, a file that exists keeps its own; a new one gets mode 644.
+type FileMetadata struct {
+	// Group A user or group by name or number.
+	Group *Account `json:"group,omitempty"`
+
+	// Mode Octal, written in decimal digits.
+	Mode *int `json:"mode,omitempty"`
+
+	// Owner A user or group by name or number.
+	Owner *Account `json:"owner,omitempty"`
+	Path  string   `json:"path"`
+}
+
 // Flag 1 or true means yes.
 type Flag = string
 
@@ -623,6 +701,14 @@ type LanguageInfo struct {
 // also under the key `text`.
 type MIMEBundle = map[string]json.RawMessage
 
+// MoveItem Each side as text, or, where the path isn't UTF-8, as its bytes.
+type MoveItem struct {
+	Dest       *string `json:"dest,omitempty"`
+	DestBase64 []byte  `json:"dest_base64,omitempty"`
+	Src        *string `json:"src,omitempty"`
+	SrcBase64  []byte  `json:"src_base64,omitempty"`
+}
+
 // OnDisconnect What happens to the run when the connection that started it breaks. `kill` cancels it, `interrupt` interrupts
 // the cell, `continue` lets it go on. Commands and sessions are killed and cells interrupted unless told otherwise.
 type OnDisconnect string
@@ -666,6 +752,18 @@ type OutputEvent struct {
 // the same chunks exactly, in `data`.
 type OutputMode string
 
+// Permission What is absent, null or empty stays as it is.
+type Permission struct {
+	// Group A user or group by name or number.
+	Group *Account `json:"group,omitempty"`
+
+	// Mode Octal, written in decimal digits: 755, 1777.
+	Mode *int `json:"mode,omitempty"`
+
+	// Owner A user or group by name or number.
+	Owner *Account `json:"owner,omitempty"`
+}
+
 // PingEvent Keeps the connection alive after 10 s of silence. It has no eid.
 type PingEvent struct {
 	Text string `json:"text"`
@@ -673,6 +771,26 @@ type PingEvent struct {
 	// Timestamp Unix time in milliseconds.
 	Timestamp Timestamp `json:"timestamp"`
 	Type      EventType `json:"type"`
+}
+
+// Port defines model for Port.
+type Port struct {
+	// Address The address that is listened on, 0.0.0.0 and :: for all.
+	Address string `json:"address"`
+	Port    int    `json:"port"`
+}
+
+// ReplaceItem defines model for ReplaceItem.
+type ReplaceItem struct {
+	New string `json:"new"`
+
+	// Old The text to look for. It is no pattern.
+	Old string `json:"old"`
+}
+
+// ReplaceResult defines model for ReplaceResult.
+type ReplaceResult struct {
+	ReplacedCount int64 `json:"replacedCount"`
 }
 
 // ResultEvent A cell's value, a display, the update of a display, or a result set.
@@ -951,11 +1069,20 @@ type LastEventID = int64
 // the same chunks exactly, in `data`.
 type Output = OutputMode
 
+// Path defines model for Path.
+type Path = string
+
+// Paths defines model for Paths.
+type Paths = []string
+
 // QueryID defines model for QueryID.
 type QueryID = string
 
 // SessionID defines model for SessionID.
 type SessionID = string
+
+// FileList defines model for FileList.
+type FileList = []FileInfo
 
 // RunStream A whole run in one answer.
 type RunStream = RunResult
@@ -1013,6 +1140,24 @@ type WriteCommandStdinParams struct {
 	EOF *Flag `form:"eof,omitempty" json:"eof,omitempty"`
 }
 
+// RemoveDirectoriesParams defines parameters for RemoveDirectories.
+type RemoveDirectoriesParams struct {
+	// Path Given once for each path.
+	Path Paths `form:"path" json:"path"`
+}
+
+// MakeDirectoriesJSONBody defines parameters for MakeDirectories.
+type MakeDirectoriesJSONBody map[string]Permission
+
+// ListDirectoryParams defines parameters for ListDirectory.
+type ListDirectoryParams struct {
+	// Path Absolute, relative to the workspace, or with a leading ~/. Any bytes, percent-encoded.
+	Path Path `form:"path" json:"path"`
+
+	// Depth How many levels to list. 0 lists nothing.
+	Depth *int64 `form:"depth,omitempty" json:"depth,omitempty"`
+}
+
 // GetOperationParams defines parameters for GetOperation.
 type GetOperationParams struct {
 	Kind              OperationKind `form:"kind" json:"kind"`
@@ -1032,6 +1177,81 @@ type ExecutionEventsParams struct {
 
 	// LastEventID What browsers send when they reconnect; the same as the position in the query.
 	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
+}
+
+// RemoveFilesParams defines parameters for RemoveFiles.
+type RemoveFilesParams struct {
+	// Path Given once for each path.
+	Path Paths `form:"path" json:"path"`
+}
+
+// DownloadFileParams defines parameters for DownloadFile.
+type DownloadFileParams struct {
+	// Path Absolute, relative to the workspace, or with a leading ~/. Any bytes, percent-encoded.
+	Path Path `form:"path" json:"path"`
+
+	// Offset The first line, counted from 1.
+	Offset *int64 `form:"offset,omitempty" json:"offset,omitempty"`
+
+	// Limit How many lines.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Range A range of bytes, not together with `offset` or `limit`.
+	Range *string `json:"Range,omitempty"`
+}
+
+// HeadFileParams defines parameters for HeadFile.
+type HeadFileParams struct {
+	// Path Absolute, relative to the workspace, or with a leading ~/. Any bytes, percent-encoded.
+	Path Path `form:"path" json:"path"`
+
+	// Offset The first line, counted from 1.
+	Offset *int64 `form:"offset,omitempty" json:"offset,omitempty"`
+
+	// Limit How many lines.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Range A range of bytes, not together with `offset` or `limit`.
+	Range *string `json:"Range,omitempty"`
+}
+
+// FileInfoParams defines parameters for FileInfo.
+type FileInfoParams struct {
+	// Path Given once for each path.
+	Path Paths `form:"path" json:"path"`
+}
+
+// MoveFilesJSONBody defines parameters for MoveFiles.
+type MoveFilesJSONBody = []MoveItem
+
+// SetPermissionsJSONBody defines parameters for SetPermissions.
+type SetPermissionsJSONBody map[string]Permission
+
+// ReplaceInFilesJSONBody defines parameters for ReplaceInFiles.
+type ReplaceInFilesJSONBody map[string]ReplaceItem
+
+// ReplaceInFilesParams defines parameters for ReplaceInFiles.
+type ReplaceInFilesParams struct {
+	// Verbose true answers how many there were.
+	Verbose *Flag `form:"verbose,omitempty" json:"verbose,omitempty"`
+}
+
+// SearchFilesParams defines parameters for SearchFiles.
+type SearchFilesParams struct {
+	// Path Absolute, relative to the workspace, or with a leading ~/. Any bytes, percent-encoded.
+	Path Path `form:"path" json:"path"`
+
+	// Pattern `*`, `?`, `[…]`, `{a,b}`, and `**` for any number of directories. Without a slash it is about the base
+	// name, at any depth; with one, about the path below `path`; with one in front, about the absolute path.
+	Pattern *string `form:"pattern,omitempty" json:"pattern,omitempty"`
+}
+
+// UploadFilesMultipartBody defines parameters for UploadFiles.
+type UploadFilesMultipartBody struct {
+	File []byte `json:"file"`
+
+	// Metadata Where a file goes. Without a mode, owner or group, a file that exists keeps its own; a new one gets mode 644.
+	Metadata FileMetadata `json:"metadata"`
 }
 
 // SessionLogsParams defines parameters for SessionLogs.
@@ -1069,6 +1289,21 @@ type SignalCommandJSONRequestBody = SignalRequest
 
 // WaitCommandJSONRequestBody defines body for WaitCommand for application/json ContentType.
 type WaitCommandJSONRequestBody = WaitRequest
+
+// MakeDirectoriesJSONRequestBody defines body for MakeDirectories for application/json ContentType.
+type MakeDirectoriesJSONRequestBody MakeDirectoriesJSONBody
+
+// MoveFilesJSONRequestBody defines body for MoveFiles for application/json ContentType.
+type MoveFilesJSONRequestBody = MoveFilesJSONBody
+
+// SetPermissionsJSONRequestBody defines body for SetPermissions for application/json ContentType.
+type SetPermissionsJSONRequestBody SetPermissionsJSONBody
+
+// ReplaceInFilesJSONRequestBody defines body for ReplaceInFiles for application/json ContentType.
+type ReplaceInFilesJSONRequestBody ReplaceInFilesJSONBody
+
+// UploadFilesMultipartRequestBody defines body for UploadFiles for multipart/form-data ContentType.
+type UploadFilesMultipartRequestBody UploadFilesMultipartBody
 
 // CreateSessionJSONRequestBody defines body for CreateSession for application/json ContentType.
 type CreateSessionJSONRequestBody = CreateSessionRequest

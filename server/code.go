@@ -107,3 +107,31 @@ func (s *Server) deleteContexts(c echo.Context) error {
 	}
 	return c.NoContent(http.StatusOK)
 }
+
+// restartContext is POST /code/contexts/{id}/restart.
+func (s *Server) restartContext(c echo.Context) error {
+	id := c.Param("id")
+	if err := s.controller.RestartContext(c.Request().Context(), id); err != nil {
+		return err
+	}
+	x, err := s.controller.Context(id)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, codeContext(x))
+}
+
+// codeInput is POST /code/input: the answer to an input_request, by context or execution id.
+func (s *Server) codeInput(c echo.Context) error {
+	var q openapi.CodeInputRequest
+	if err := s.decode(c, &q, false); err != nil {
+		return err
+	}
+	if q.ID == "" {
+		return badRequest("id is missing")
+	}
+	if err := s.controller.Input(c.Request().Context(), q.ID, q.Value); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusOK)
+}

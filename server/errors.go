@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 
 	"github.com/celld/celld/backends"
+	"github.com/celld/celld/files"
 	"github.com/celld/celld/openapi"
 	"github.com/labstack/echo/v4"
 )
@@ -34,6 +35,7 @@ func badQuery(format string, args ...any) error {
 func asProblem(err error) *problem {
 	var p *problem
 	var refused *backends.Error
+	var refusedFile *files.Error
 	var httpError *echo.HTTPError
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -44,6 +46,8 @@ func asProblem(err error) *problem {
 			fmt.Sprintf("the request is larger than %d bytes", tooLarge.Limit)}
 	case errors.As(err, &refused):
 		return refusal(refused)
+	case errors.As(err, &refusedFile):
+		return fileRefusal(refusedFile)
 	case errors.As(err, &httpError):
 		return routing(httpError)
 	case errors.Is(err, context.DeadlineExceeded):

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/celld/celld/backends"
+	"github.com/celld/celld/files"
 	"github.com/labstack/echo/v4"
 )
 
@@ -32,6 +33,7 @@ type Config struct {
 	// DefaultSession makes a command without a session run in the session named so.
 	DefaultSession bool
 	Version        Version
+	Files          files.FS // what relative paths and ~/ stand for
 	Log            *slog.Logger
 	// Middleware is put around every handler, the outermost first: telemetry.
 	Middleware []echo.MiddlewareFunc
@@ -40,7 +42,7 @@ type Config struct {
 // Limits of requests.
 const (
 	defaultMaxBody    = 32 << 20
-	maxHeader         = 64 << 10
+	maxHeader         = 1 << 20 // a thousand paths fit
 	headerTimeout     = 10 * time.Second
 	keepAliveTimeout  = 2 * time.Minute
 	stopWithinRequest = 10 * time.Second // how long a request waits for what it stops
@@ -88,7 +90,21 @@ func (s *Server) routes() {
 	e.DELETE("/command", s.interruptCommand)
 	e.GET("/command/status/:id", s.commandStatus)
 	e.GET("/command/:id/resume", s.events)
+	e.GET("/command/:id/logs", s.commandLog)
+	e.GET("/command", s.listCommands)
+	e.POST("/command/:id/signal", s.signalCommand)
+	e.POST("/command/:id/stdin", s.writeStdin)
+	e.POST("/command/:id/wait", s.waitCommand)
+	e.GET("/ports", s.listPorts)
 	e.GET("/executions/:id/events", s.events)
+
+	e.POST("/session", s.createSession)
+	e.GET("/session", s.listSessions)
+	e.GET("/session/:id", s.getSession)
+	e.DELETE("/session/:id", s.deleteSession)
+	e.POST("/session/:id/run", s.runInSession)
+	e.DELETE("/session/:id/run", s.interruptSession)
+	e.GET("/session/:id/logs", s.sessionLog)
 
 	e.POST("/code", s.runCode)
 	e.DELETE("/code", s.interruptCode)
@@ -97,6 +113,9 @@ func (s *Server) routes() {
 	e.DELETE("/code/contexts", s.deleteContexts)
 	e.GET("/code/contexts/:id", s.getContext)
 	e.DELETE("/code/contexts/:id", s.deleteContext)
+	e.POST("/code/contexts/:id/restart", s.restartContext)
+	e.POST("/code/input", s.codeInput)
+	s.fileRoutes()
 }
 
 // ServeHTTP implements http.Handler.

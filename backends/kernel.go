@@ -1,0 +1,122 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/celld/celld/hooks"
+	"github.com/celld/celld/jupyter"
+	"github.com/celld/celld/shellrun"
+)
+
+// Kernels runs code cells in Jupyter kernels, one kernel a context.
+type Kernels struct {
+	Server    *jupyter.Server
+	Languages []string // that the table gives to kernels; other kernelspecs are known by their own names
+	Runner    *shellrun.Runner
+
+	mu   sync.Mutex
+	open map[string]*jupyter.Kernel // by context
+}
+
+func (b *Kernels) kernel(id string) (*jupyter.Kernel, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if k := b.open[id]; k != nil {
+		return k, nil
+	}
+	return nil, Refuse(NoContext, "no context %q", id)
+}
+
+// Open implements Stateful.
+func (b *Kernels) Open(ctx context.Context, req OpenRequest) (string, error) {
+	at, err := b.Runner.Surroundings(req.Cwd, req.Env, nil)
+	if err != nil {
+		return "", shellRefusal(err)
+	}
+	k, err := b.Server.Open(ctx, jupyter.OpenRequest{ID: req.ID, Language: req.Language, Cwd: at.Dir, Env: req.Env})
+	if err != nil {
+		return "", kernelRefusal(err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open == nil {
+		b.open = map[string]*jupyter.Kernel{}
+	}
+	b.open[req.ID] = k
+	return k.Cwd(), nil
+}
+
+// Close implements Stateful.
+func (b *Kernels) Close(ctx context.Context, id string) error {
+	k, err := b.kernel(id)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	delete(b.open, id)
+	b.mu.Unlock()
+	return k.Close(ctx)
+}
+
+// Restart implements Restarter.
+func (b *Kernels) Restart(ctx context.Context, id string) error {
+	k, err := b.kernel(id)
+	if err != nil {
+		return err
+	}
+	if err := k.Restart(ctx); err != nil {
+		return kernelRefusal(err)
+	}
+	return nil
+}
+
+// Prepare implements Backend.
+func (b *Kernels) Prepare(_ context.Context, req Request) (*Run, error) {
+	k, err := b.kernel(req.ContextID)
+	if err != nil {
+		return nil, err
+	}
+	do := func(ctx context.Context, h hooks.Hooks) error {
+		return k.Execute(ctx, jupyter.ExecuteRequest{Code: req.Code, AllowStdin: req.AllowInput}, h)
+	}
+	input := func(ctx context.Context, value string) error {
+		err := k.Input(ctx, value)
+		if errors.Is(err, jupyter.ErrNoInput) {
+			return Refuse(Conflict, "no cell waits for input")
+		}
+		return err
+	}
+	return &Run{Do: do, Handle: Handle{Input: input}}, nil
+}
+
+// Canonical implements Finder: a language of the table, else the kernelspec's name.
+func (b *Kernels) Canonical(ctx context.Context, language string) (string, error) {
+	spec, err := b.Server.Kernelspec(ctx, language)
+	if err != nil {
+		return "", kernelRefusal(err)
+	}
+	i := slices.IndexFunc(b.Languages, func(l string) bool {
+		known, err := b.Server.Kernelspec(ctx, l)
+		return err == nil && known.Name == spec.Name
+	})
+	if i >= 0 {
+		return b.Languages[i], nil
+	}
+	return spec.Name, nil
+}
+
+// kernelRefusal makes a refusal of what the Jupyter client reports before a cell runs.
+func kernelRefusal(err error) error {
+	var none *jupyter.NoKernelspecError
+	switch {
+	case errors.As(err, &none):
+		return &Error{Fault: Invalid, Message: none.Error(), Err: err}
+	case errors.Is(err, jupyter.ErrUnavailable):
+		return &Error{Fault: Unavailable, Message: err.Error(), Err: err}
+	}
+	return fmt.Errorf("kernel: %w", err)
+}

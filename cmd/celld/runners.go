@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+
+	"github.com/celld/celld/backends"
+	"github.com/celld/celld/internal/proctree"
+	"github.com/celld/celld/jupyter"
+	"github.com/celld/celld/openapi"
+	"github.com/celld/celld/shellrun"
+)
+
+// aliases are other names of languages. They live here and nowhere else.
+var aliases = map[string]string{
+	"py": "python", "python3": "python", "ipython": "python",
+	"js": "javascript", "node": "javascript", "ts": "typescript",
+	"sh": "bash", "shell": "bash", "golang": "go",
+}
+
+// kernelLanguages are the languages that run in Jupyter kernels.
+var kernelLanguages = []string{"python", "bash", "javascript", "typescript", "java", "go"}
+
+// runners are the backends and what they need.
+type runners struct {
+	table    map[string]backends.Backend
+	fallback backends.Stateful
+	kernels  *jupyter.Server
+	managed  *jupyter.Managed // nil with another's Jupyter Server
+	hub      *shellrun.Sessions
+}
+
+// backends makes the table: who runs each kind and each language.
+func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
+	if err := os.MkdirAll(s.RunDir, 0o711); err != nil {
+		return nil, fmt.Errorf("make the run directory: %w", err)
+	}
+	r := &runners{}
+	env := proctree.BaseEnv(os.Environ())
+	shell := &shellrun.Runner{Workspace: s.Workspace, Env: env, Grace: backends.Grace}
+	bash, _ := exec.LookPath("bash") // absolute, or empty: sessions then say so
+	var err error
+	if r.hub, err = shellrun.NewSessions(filepath.Join(s.RunDir, "s")); err != nil {
+		return nil, err
+	}
+	conf := jupyter.ServerConfig{Aliases: aliases}
+	if s.JupyterHost != "" {
+		conf.Client, err = jupyter.NewClient(jupyter.ClientConfig{URL: hostURL(s.JupyterHost), Token: s.JupyterToken})
+		if err != nil {
+			return nil, fmt.Errorf("--jupyter-host: %w", err)
+		}
+	} else {
+		r.managed = jupyter.NewManaged(jupyter.ManagedConfig{
+			Prefix: s.Prefix, RunDir: filepath.Join(s.RunDir, "j"), Log: filepath.Join(s.DataDir, "jupyter.log"), Env: env,
+		})
+		conf.Managed = r.managed
+	}
+	r.kernels = jupyter.NewServer(conf)
+	kernels := &backends.Kernels{Server: r.kernels, Languages: kernelLanguages, Runner: shell}
+	command := &backends.Command{Runner: shell}
+	r.fallback = kernels
+	r.table = map[string]backends.Backend{
+		backends.KindCommand:    command,
+		backends.KindBackground: command,
+		backends.KindSession:    &backends.Sessions{Hub: r.hub, Runner: shell, Bash: bash},
+	}
+	for _, language := range kernelLanguages {
+		r.table[language] = kernels
+	}
+	if s.Prewarm {
+		go r.prewarm(log)
+	}
+	return r, nil
+}
+
+// prewarm starts the Jupyter Server; who needs it later waits for the same start.
+func (r *runners) prewarm(log *slog.Logger) {
+	if _, err := r.kernels.Kernelspecs(context.Background(), false); err != nil {
+		log.Warn("prewarm", "error", err)
+	}
+}
+
+// hostURL takes host:port for a URL, as the incumbent's images give it.
+func hostURL(host string) string {
+	if u, err := url.Parse(host); err == nil && (u.Scheme == "http" || u.Scheme == "https") {
+		return host
+	}
+	return "http://" + host
+}
+
+// close ends what the runners hold. The Controller has closed their contexts.
+func (r *runners) close(ctx context.Context) error {
+	err := r.kernels.Close(ctx)
+	if r.managed != nil {
+		err = errors.Join(err, r.managed.Close(ctx))
+	}
+	return errors.Join(err, r.hub.Close())
+}
+
+// version tells what there is. It starts the Jupyter Server, since only that knows its kernels.
+func (r *runners) version(ctx context.Context) openapi.VersionInfo {
+	goVersion := runtime.Version()
+	info := openapi.VersionInfo{Version: version, Go: &goVersion}
+	for _, kind := range []string{backends.KindCommand, backends.KindSession} {
+		info.Backends = append(info.Backends, openapi.BackendInfo{Name: kind, Available: true})
+	}
+	specs, err := r.kernels.Kernelspecs(ctx, true)
+	jupyterInfo := openapi.BackendInfo{Name: "jupyter", Available: err == nil}
+	hint := "make setup, or images/setup-python.sh, installs Jupyter and the Python kernel"
+	if err != nil {
+		reason := err.Error()
+		jupyterInfo.Reason, jupyterInfo.Hint = &reason, &hint
+	}
+	info.Backends = append(info.Backends, jupyterInfo)
+	seen := map[string]bool{}
+	for _, language := range kernelLanguages {
+		l := openapi.LanguageInfo{Name: language}
+		for alias, of := range aliases {
+			if of == language {
+				l.Aliases = append(l.Aliases, alias)
+			}
+		}
+		spec, err := r.kernels.Kernelspec(ctx, language)
+		if l.Available = err == nil; l.Available {
+			seen[spec.Name] = true
+			l.Kernel = &spec.Name
+		} else {
+			reason := err.Error()
+			how := "install a Jupyter kernel for " + language
+			l.Reason, l.Hint = &reason, &how
+		}
+		info.Languages = append(info.Languages, l)
+	}
+	for name, spec := range specs {
+		if !seen[name] {
+			info.Languages = append(info.Languages, openapi.LanguageInfo{Name: name, Available: true, Kernel: &spec.Name})
+		}
+	}
+	return info
+}
