@@ -148,7 +148,7 @@ func (u *upload) broken(ctx context.Context, what string, err error) error {
 
 // stage receives one file.
 func (u *upload) stage(ctx context.Context, meta Meta, content io.Reader) error {
-	target, to, err := u.target(meta)
+	target, old, to, err := u.target(meta)
 	if err != nil {
 		return failCreate("upload", meta.Path, err)
 	}
@@ -171,40 +171,37 @@ func (u *upload) stage(ctx context.Context, meta Meta, content io.Reader) error 
 	if err != nil {
 		return err
 	}
-	if err := settle(out, target, to, named); err != nil {
-		return fail("upload", meta.Path, err)
+	if named {
+		err = settle(out, old, to)
 	}
-	return nil
+	return fail("upload", meta.Path, err)
 }
 
-// target returns where meta's file goes, its parent being there, and with what mode and owner.
-func (u *upload) target(meta Meta) (string, access, error) {
-	to, err := meta.resolve()
-	if err != nil {
-		return "", to, err
+// target returns where meta's file goes, its parent being there, the status of the file there now, nil for none, and
+// what mode and owner are asked for.
+func (u *upload) target(meta Meta) (target string, old *syscall.Stat_t, to access, err error) {
+	if to, err = meta.resolve(); err != nil {
+		return "", nil, to, &Error{Op: "upload", Path: meta.Path, Kind: ErrMetadata, Err: err}
 	}
 	abs, err := u.fs.Abs(meta.Path)
 	if err != nil {
-		return "", to, err
+		return "", nil, to, err
 	}
 	if strings.HasSuffix(meta.Path, "/") {
-		return "", to, ErrIsDir
+		return "", nil, to, ErrIsDir
 	}
-	target, err := follow(abs)
-	if err != nil {
-		return "", to, err
-	}
-	if err := makeParents(target, to); err != nil {
-		return "", to, err
+	if target, err = follow(abs); err != nil {
+		return "", nil, to, err
 	}
 	info, err := os.Lstat(target)
 	if err == nil {
-		err = regular(info.Sys().(*syscall.Stat_t).Mode)
+		old = info.Sys().(*syscall.Stat_t)
+		return target, old, to, regular(old.Mode)
 	}
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return "", to, err
+	if !errors.Is(err, unix.ENOENT) {
+		return "", nil, to, err
 	}
-	return target, to, nil
+	return target, nil, to, makeParents(target, to)
 }
 
 // create makes the file that target's content is received in: a temporary one beside it, or, if that isn't permitted
@@ -222,31 +219,38 @@ func (u *upload) create(target string) (file *os.File, named bool, err error) {
 // tempName is a name nobody else uses, for a file that is to be renamed.
 func tempName() string { return ".celld-" + rand.Text() }
 
-const uploadBuf = 128 << 10
+const (
+	smallBuf  = 8 << 10 // enough for many files
+	uploadBuf = 128 << 10
+)
 
 // copy is io.Copy with writes of a size that doesn't depend on the parser of the body, and tells apart whose error
 // it is.
 func (u *upload) copy(ctx context.Context, out *os.File, content io.Reader) (int64, error) {
 	if u.buf == nil {
-		u.buf = make([]byte, uploadBuf)
+		u.buf = make([]byte, smallBuf)
 	}
-	var size int64
+	t := trickle{file: out}
 	for {
 		if err := ctx.Err(); err != nil {
-			return size, err
+			return t.written, err
 		}
 		n, readErr := fill(content, u.buf)
-		if n > 0 {
-			if _, err := out.Write(u.buf[:n]); err != nil {
-				return size, fail("upload", u.staged[len(u.staged)-1].meta.Path, err)
-			}
-			size += int64(n)
+		_, err := out.Write(u.buf[:n])
+		if err == nil {
+			err = t.wrote(n)
+		}
+		if err != nil {
+			return t.written, fail("upload", u.staged[len(u.staged)-1].meta.Path, err)
 		}
 		if readErr == io.EOF {
-			return size, nil
+			return t.written, nil
 		}
 		if readErr != nil {
-			return size, u.broken(ctx, "file", readErr)
+			return t.written, u.broken(ctx, "file", readErr)
+		}
+		if len(u.buf) < uploadBuf {
+			u.buf = make([]byte, uploadBuf)
 		}
 	}
 }
@@ -261,19 +265,18 @@ func fill(r io.Reader, buf []byte) (n int, err error) {
 	return n, err
 }
 
-// settle gives the received file the mode and owner that target is to have, and syncs it. A file without a name
-// needs neither: it is copied over target.
-func settle(out *os.File, target string, to access, named bool) error {
-	if !named {
-		return nil
-	}
-	if err := inherit(out, target, &to); err != nil {
+// settle gives the received file its mode and owner, and syncs it. What isn't asked for is as old has it, an owner as
+// far as we may set it, or the default.
+func settle(out *os.File, old *syscall.Stat_t, to access) error {
+	if err := settleOwner(out, old, to); err != nil {
 		return err
 	}
-	if to.uid >= 0 || to.gid >= 0 {
-		if err := out.Chown(to.uid, to.gid); err != nil {
-			return err
-		}
+	switch {
+	case to.mode >= 0:
+	case old != nil:
+		to.mode = int(old.Mode & permBits)
+	default:
+		to.mode = 0o644
 	}
 	if err := out.Chmod(fileMode(uint32(to.mode))); err != nil {
 		return err
@@ -281,30 +284,24 @@ func settle(out *os.File, target string, to access, named bool) error {
 	return out.Sync()
 }
 
-// inherit fills what to leaves open from the file at target, or the default. An owner that was not asked for is only
-// tried for.
-func inherit(out *os.File, target string, to *access) error {
-	info, err := os.Lstat(target)
-	if gone(err) {
-		if to.mode < 0 {
-			to.mode = 0o644
+func settleOwner(out *os.File, old *syscall.Stat_t, to access) error {
+	if old != nil {
+		info, err := out.Stat()
+		if err != nil {
+			return err
 		}
+		now := info.Sys().(*syscall.Stat_t)
+		if to.uid < 0 && now.Uid != old.Uid {
+			_ = out.Chown(int(old.Uid), -1)
+		}
+		if to.gid < 0 && now.Gid != old.Gid {
+			_ = out.Chown(-1, int(old.Gid))
+		}
+	}
+	if to.uid < 0 && to.gid < 0 {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	old := info.Sys().(*syscall.Stat_t)
-	if to.mode < 0 {
-		to.mode = int(old.Mode & permBits)
-	}
-	if to.uid < 0 {
-		_ = out.Chown(int(old.Uid), -1)
-	}
-	if to.gid < 0 {
-		_ = out.Chown(-1, int(old.Gid))
-	}
-	return nil
+	return out.Chown(to.uid, to.gid)
 }
 
 // commit puts the file in its place.

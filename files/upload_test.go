@@ -388,7 +388,7 @@ func FuzzUpload(f *testing.F) {
 	f.Add([]byte("--b\r\nContent-Disposition: form-data; name=\"metadata\"\r\n\r\n{\"path\":\"f\",\"mode\":644}\r\n--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nx\r\n--b--\r\n"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		dir := t.TempDir()
-		if bytes.Contains(body, []byte("..")) || bytes.Contains(body, []byte(`:"/`)) || bytes.Contains(body, []byte(`\`)) {
+		if bytes.ContainsAny(body, `/\`) {
 			t.Skip() // stay in dir
 		}
 		n, _, err := FS{Workspace: dir, Home: dir}.Upload(t.Context(), multipart.NewReader(bytes.NewReader(body), "b"))
