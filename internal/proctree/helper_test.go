@@ -213,12 +213,12 @@ func daemon(t *testing.T, role string, wrap ...string) *exec.Cmd {
 // script is a running bash script and a pipe to its output.
 type script struct {
 	*Tree
-	t   *testing.T
+	t   testing.TB
 	out *bufio.Reader
 }
 
 // start runs text with a marker of its own. Whatever it leaves is killed at the end of the test.
-func start(t *testing.T, text string, env ...string) *script {
+func start(t testing.TB, text string, env ...string) *script {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -243,7 +243,7 @@ func start(t *testing.T, text string, env ...string) *script {
 	return &script{tree, t, bufio.NewReader(r)}
 }
 
-func marker(t *testing.T) string {
+func marker(t testing.TB) string {
 	return fmt.Sprintf("test-%d-%s", os.Getpid(), t.Name())
 }
 

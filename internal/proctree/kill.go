@@ -13,7 +13,7 @@ import (
 // Members returns the living processes of the tree, the leader first if it lives. Zombies don't count. It reads the
 // process table; without one the answer is empty.
 func (t *Tree) Members() []int {
-	table, err := Look()
+	table, err := t.census.Look()
 	if err != nil {
 		return nil
 	}
@@ -68,7 +68,7 @@ func unique(pids []int) []int {
 // returns when nobody is left and the leader has been reaped, as soon as that is so, or with ctx's error. Concurrent
 // calls are fine.
 func (t *Tree) Kill(ctx context.Context, grace time.Duration) error {
-	if err := Kill(ctx, grace, t.In); err != nil {
+	if err := t.census.Kill(ctx, grace, t.In); err != nil {
 		return fmt.Errorf("kill tree of %d: %w", t.pid, err)
 	}
 	select {
@@ -97,6 +97,11 @@ func KillMarked(ctx context.Context, grace time.Duration, match func(marker stri
 	return nil
 }
 
+// Kill is [Census.Kill] with a census of its own.
+func Kill(ctx context.Context, grace time.Duration, pick func(*Table) []int) error {
+	return new(Census).Kill(ctx, grace, pick)
+}
+
 // Kill ends the processes that pick finds and all they start, until pick finds nobody: it is called again and again,
 // each time with a new look at the process table. With a grace above 0 they get SIGTERM first, in the order pick gave.
 //
@@ -107,8 +112,10 @@ func KillMarked(ctx context.Context, grace time.Duration, match func(marker stri
 //
 // A process that may not be signalled is skipped, and is the error at the end. ctx bounds the whole; when it
 // ends the search early, who is left may be stopped.
-func Kill(ctx context.Context, grace time.Duration, pick func(*Table) []int) error {
-	k := &killer{pick: pick, buf: make([]byte, 1024), known: make(map[Process]bool), refused: make(map[Process]error)}
+func (c *Census) Kill(ctx context.Context, grace time.Duration, pick func(*Table) []int) error {
+	k := &killer{
+		census: c, pick: pick, buf: make([]byte, 1024), known: make(map[Process]bool), refused: make(map[Process]error),
+	}
 	if grace > 0 {
 		limited, cancel := context.WithTimeout(ctx, grace)
 		defer cancel()
@@ -127,12 +134,12 @@ func Kill(ctx context.Context, grace time.Duration, pick func(*Table) []int) err
 }
 
 type killer struct {
+	census  *Census
 	pick    func(*Table) []int
 	buf     []byte           // scratch for readStat
 	known   map[Process]bool // found at some time
 	refused map[Process]error
-
-	vanished bool // at the last look somebody was gone before it could be examined
+	quiet   bool // nobody vanished at the last look before it could be examined
 }
 
 func (k *killer) refusal() error {
@@ -145,8 +152,8 @@ func (k *killer) refusal() error {
 // enough is how sure the search must be that nobody is left: two looks in a row at a quiet table, more at one where
 // processes vanish before they can be examined.
 const (
-	enough = 16
-	quiet  = 8
+	enough    = 16
+	quietLook = 8
 )
 
 // end stops everybody, sends sigs and waits, again and again until nobody is found or ctx is done.
@@ -159,10 +166,10 @@ func (k *killer) end(ctx context.Context, sigs ...unix.Signal) error {
 		switch {
 		case any:
 			sure = 0
-		case k.vanished:
-			sure++
+		case k.quiet:
+			sure += quietLook
 		default:
-			sure += quiet
+			sure++
 		}
 		for _, p := range stopped {
 			k.send(p, sigs...)
@@ -182,12 +189,12 @@ func (k *killer) stop(ctx context.Context) (all []Process, any bool, err error) 
 		if ctx.Err() != nil {
 			return nil, any, context.Cause(ctx)
 		}
-		table, err := Look()
+		table, err := k.census.Look()
 		if err != nil {
 			return nil, any, err
 		}
 		found := k.find(table)
-		k.vanished = table.vanished
+		k.quiet = table.quiet()
 		var fresh []Process
 		for _, p := range found {
 			any = true
@@ -207,8 +214,8 @@ func (k *killer) stop(ctx context.Context) (all []Process, any bool, err error) 
 // find returns who is picked, was known or descends from one of these, without those who refused.
 func (k *killer) find(table *Table) []Process {
 	pids := k.pick(table)
-	for _, p := range table.Processes {
-		if k.known[p.identity()] {
+	for old := range k.known {
+		if p, ok := table.Process(old.PID); ok && p.Start == old.Start {
 			pids = append(pids, p.PID)
 		}
 	}
@@ -222,9 +229,6 @@ func (k *killer) find(table *Table) []Process {
 	}
 	return found
 }
-
-// identity is what never changes about a process.
-func (p Process) identity() Process { return Process{PID: p.PID, Start: p.Start} }
 
 // stopGroups stops the groups that consist of found processes only. A signal to a group is atomic: it reaches also the
 // process that forks and exits faster than anybody can look. A stopped member keeps the group's number from being reused.

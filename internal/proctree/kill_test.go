@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -88,6 +90,42 @@ func TestKillCatchesProcessesThatKeepForking(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestKillOfManyAtOnce: each kill needs several looks at a table in which all the others are.
+func TestKillOfManyAtOnce(t *testing.T) {
+	const n = 300
+	var census Census
+	trees := make([]*Tree, n)
+	ends := make([]*os.File, n)
+	for i := range n {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		trees[i], err = Start(Spec{
+			Path: "/bin/sh", Argv: []string{"sh", "-c", "trap '' TERM; sleep 98.2; :"}, Env: []string{"PATH=/usr/bin:/bin"},
+			Files: []*os.File{nil, w}, Marker: marker(t) + itoa(i), Census: &census,
+		})
+		w.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends[i] = r
+	}
+	var wg sync.WaitGroup
+	for i, tree := range trees {
+		wg.Go(func() {
+			if err := tree.Kill(t.Context(), ms(10)); err != nil {
+				t.Error(err)
+			}
+			if _, err := ends[i].Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("tree %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func TestTermComesFirst(t *testing.T) {
@@ -184,7 +222,7 @@ func TestReusedSessionNumberIsNotOurs(t *testing.T) {
 		died uint64
 		want int
 	}{{p.Start - 1, 0}, {p.Start, 1}} {
-		past := &Tree{pid: other.PID(), marker: "past", retired: true, died: c.died}
+		past := &Tree{census: new(Census), pid: other.PID(), marker: "past", retired: true, died: c.died}
 		if m := past.Members(); len(m) != c.want {
 			t.Errorf("leader reaped at %d, session from %d: members %v, want %d", c.died, p.Start, m, c.want)
 		}

@@ -60,6 +60,7 @@ type Spec struct {
 	Marker     string              // goes into the environment as MarkerEnv; empty: none
 	TTY        bool                // Files[0] becomes the controlling terminal
 	Limits     []Limit             // hold from the first instruction of the program on
+	Census     *Census             // shared by trees that may be killed at the same time; nil: one of its own
 }
 
 // Limit is a resource limit (setrlimit(2)).
@@ -81,6 +82,7 @@ type Status struct {
 type Tree struct {
 	pid    int
 	marker string
+	census *Census
 	born   uint64 // clock ticks since boot, not after the fork
 	done   chan struct{}
 
@@ -123,7 +125,10 @@ func Start(spec Spec) (*Tree, error) {
 			Ptrace:     len(spec.Limits) > 0,
 		},
 	}
-	t := &Tree{marker: spec.Marker, born: bootTicks(), done: make(chan struct{})}
+	t := &Tree{marker: spec.Marker, census: spec.Census, born: bootTicks(), done: make(chan struct{})}
+	if t.census == nil {
+		t.census = new(Census)
+	}
 	pid, err := fork(spec.Path, spec.Argv, attr, spec.Limits)
 	runtime.KeepAlive(spec.Files)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,13 +22,22 @@ type Process struct {
 	Start   uint64 // clock ticks since boot; with PID it names the process for good
 }
 
-// Table is one look at all living processes but this one. Zombies are not among them. It is not safe for
-// concurrent use.
+// identity is what never changes about a process.
+func (p Process) identity() Process { return Process{PID: p.PID, Start: p.Start} }
+
+// Table is one look at all living processes but this one. Zombies are not among them. Its methods may be called from
+// any goroutine.
 type Table struct {
-	Processes []Process // by ascending PID
+	Processes []Process // by ascending PID; not to be changed
 
 	index    map[int]int // PID to place in Processes
-	vanished bool        // somebody died before Marked could read its environment
+	children func() map[int][]int
+
+	mu       sync.Mutex
+	newest   []Process // by descending Start
+	read     int       // how many of newest have their marker in markers
+	markers  map[int]string
+	vanished bool // somebody died before its environment could be read
 }
 
 // maxChase bounds how often Look goes after processes that were started meanwhile.
@@ -47,15 +57,13 @@ func Look() (*Table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the process table: %w", err)
 	}
-	t := &Table{index: make(map[int]int)}
-	seen := make(map[int]bool)
+	found := make(map[int]Process)
+	self := os.Getpid()
 	add := func(pid int) {
-		if p, ok := readStat(pid, buf); ok && !seen[pid] {
-			seen[pid] = true
-			t.Processes = append(t.Processes, p)
+		if p, ok := readStat(pid, buf); ok && pid != self {
+			found[pid] = p
 		}
 	}
-	seen[os.Getpid()] = true
 	for _, name := range names {
 		if pid, err := strconv.Atoi(name); err == nil {
 			add(pid)
@@ -73,11 +81,30 @@ func Look() (*Table, error) {
 		}
 		last = newest
 	}
-	slices.SortFunc(t.Processes, func(a, b Process) int { return a.PID - b.PID })
+	return newTable(found), nil
+}
+
+func newTable(found map[int]Process) *Table {
+	t := &Table{
+		Processes: make([]Process, 0, len(found)), index: make(map[int]int, len(found)), markers: make(map[int]string),
+	}
+	for _, p := range found {
+		t.Processes = append(t.Processes, p)
+	}
+	slices.SortFunc(t.Processes, func(a, b Process) int { return cmp.Compare(a.PID, b.PID) })
 	for i, p := range t.Processes {
 		t.index[p.PID] = i
 	}
-	return t, nil
+	t.newest = slices.Clone(t.Processes)
+	slices.SortFunc(t.newest, func(a, b Process) int { return cmp.Compare(b.Start, a.Start) })
+	t.children = sync.OnceValue(func() map[int][]int {
+		children := make(map[int][]int)
+		for _, p := range t.Processes {
+			children[p.Parent] = append(children[p.Parent], p.PID)
+		}
+		return children
+	})
+	return t
 }
 
 // lastPID is the pid or thread id given out last: the fifth field of /proc/loadavg. 0 if there is none.
@@ -110,10 +137,7 @@ func (t *Table) Process(pid int) (Process, bool) {
 // Descendants returns the living descendants of the processes pids, without pids themselves unless one descends from
 // another. The chain breaks where a process in between has died.
 func (t *Table) Descendants(pids ...int) []int {
-	children := make(map[int][]int)
-	for _, p := range t.Processes {
-		children[p.Parent] = append(children[p.Parent], p.PID)
-	}
+	children := t.children()
 	var found []int
 	seen := make(map[int]bool)
 	for queue := slices.Clone(pids); len(queue) > 0; queue = queue[1:] {
@@ -129,26 +153,47 @@ func (t *Table) Descendants(pids ...int) []int {
 }
 
 // Marked returns the processes whose marker satisfies match and that started at clock tick since or later. A process
-// without a marker, or whose environment may not be read, has none.
+// without a marker, or whose environment may not be read, has none. match may be called in any order.
 func (t *Table) Marked(since uint64, match func(marker string) bool) []int {
-	// The newest first: they are the likeliest to be gone soon.
-	order := slices.Clone(t.Processes)
-	slices.SortStableFunc(order, func(a, b Process) int { return cmp.Compare(b.Start, a.Start) })
+	t.readMarkers(since)
 	var found []int
-	for _, p := range order {
+	for _, p := range t.newest {
 		if p.Start < since {
 			break
 		}
-		env, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/environ")
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
-			t.vanished = true
-		}
-		if m, ok := markerIn(env); ok && match(m) {
+		t.mu.Lock()
+		marker, ok := t.markers[p.PID]
+		t.mu.Unlock()
+		if ok && match(marker) {
 			found = append(found, p.PID)
 		}
 	}
 	slices.Sort(found)
 	return found
+}
+
+// readMarkers reads the markers that haven't been read. The lock is held while it does: others want the same. The newest
+// processes come first: they are the likeliest to be gone soon.
+func (t *Table) readMarkers(since uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for ; t.read < len(t.newest) && t.newest[t.read].Start >= since; t.read++ {
+		pid := t.newest[t.read].PID
+		env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+			t.vanished = true
+		}
+		if m, ok := markerIn(env); ok {
+			t.markers[pid] = m
+		}
+	}
+}
+
+// quiet says whether nobody vanished while markers were read.
+func (t *Table) quiet() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.vanished
 }
 
 // markerIn finds the marker in an environment as /proc has it.
@@ -185,29 +230,33 @@ func readFile(path string, buf []byte) (n int, ok bool) {
 
 // parseStat takes the fields from the state on: the name before it may hold blanks and parentheses.
 func parseStat(pid int, stat []byte) (Process, bool) {
-	i := bytes.LastIndexByte(stat, ')')
-	if i < 0 {
+	end := bytes.LastIndex(stat, []byte(") "))
+	if end < 0 || end+2 == len(stat) {
 		return Process{}, false
 	}
-	f := bytes.Fields(stat[i+1:])
-	if len(f) < 20 {
-		return Process{}, false
-	}
-	number := func(i int) int {
-		n, _ := strconv.Atoi(string(f[i]))
-		return n
-	}
-	start, err := strconv.ParseUint(string(f[19]), 10, 64)
-	if err != nil {
-		return Process{}, false
-	}
-	switch f[0][0] {
-	case 'X':
-		return Process{}, false
-	case 'Z': // a dead main thread makes no dead process while other threads run
-		if number(17) <= 1 {
-			return Process{}, false
+	rest := stat[end+2:]
+	const parent, group, session, threads, start = 1, 2, 3, 17, 19 // places after the state
+	state := rest[0]
+	var n [start + 1]uint64
+	field := -1
+	for _, c := range rest {
+		if c == ' ' || c == '\n' {
+			if field++; field == start {
+				break
+			}
+			continue
+		}
+		if i := field + 1; '0' <= c && c <= '9' {
+			n[i] = n[i]*10 + uint64(c-'0')
 		}
 	}
-	return Process{PID: pid, Parent: number(1), Group: number(2), Session: number(3), Start: start}, true
+	if field < start || state == 'X' {
+		return Process{}, false
+	}
+	if state == 'Z' && n[threads] <= 1 { // a dead main thread makes no dead process while other threads run
+		return Process{}, false
+	}
+	return Process{
+		PID: pid, Parent: int(n[parent]), Group: int(n[group]), Session: int(n[session]), Start: n[start],
+	}, true
 }
