@@ -9,30 +9,25 @@ import (
 
 // Defines values for ErrorCode.
 const (
-	ErrorCodeAlreadyConnected          ErrorCode = "ALREADY_CONNECTED"
-	ErrorCodeBusy                      ErrorCode = "BUSY"
-	ErrorCodeConflict                  ErrorCode = "CONFLICT"
-	ErrorCodeContextNotFound           ErrorCode = "CONTEXT_NOT_FOUND"
-	ErrorCodeFileNotFound              ErrorCode = "FILE_NOT_FOUND"
-	ErrorCodeInvalidFile               ErrorCode = "INVALID_FILE"
-	ErrorCodeInvalidFileContent        ErrorCode = "INVALID_FILE_CONTENT"
-	ErrorCodeInvalidFileMetadata       ErrorCode = "INVALID_FILE_METADATA"
-	ErrorCodeInvalidOperationID        ErrorCode = "invalid_operation_id"
-	ErrorCodeInvalidRequestBody        ErrorCode = "INVALID_REQUEST_BODY"
-	ErrorCodeLimitExceeded             ErrorCode = "LIMIT_EXCEEDED"
-	ErrorCodeMethodNotAllowed          ErrorCode = "METHOD_NOT_ALLOWED"
-	ErrorCodeMissingQuery              ErrorCode = "MISSING_QUERY"
-	ErrorCodeNotFound                  ErrorCode = "NOT_FOUND"
-	ErrorCodeNotSupported              ErrorCode = "NOT_SUPPORTED"
-	ErrorCodeOperationCapacityExceeded ErrorCode = "operation_capacity_exceeded"
-	ErrorCodeOperationConflict         ErrorCode = "operation_conflict"
-	ErrorCodeOperationExpired          ErrorCode = "operation_expired"
-	ErrorCodeOperationInstanceMismatch ErrorCode = "operation_instance_mismatch"
-	ErrorCodeRuntimeError              ErrorCode = "RUNTIME_ERROR"
-	ErrorCodeTooLarge                  ErrorCode = "TOO_LARGE"
-	ErrorCodeUnauthorized              ErrorCode = "UNAUTHORIZED"
-	ErrorCodeUnavailable               ErrorCode = "UNAVAILABLE"
-	ErrorCodeUnknown                   ErrorCode = "UNKNOWN"
+	ErrorCodeAlreadyConnected    ErrorCode = "ALREADY_CONNECTED"
+	ErrorCodeBusy                ErrorCode = "BUSY"
+	ErrorCodeConflict            ErrorCode = "CONFLICT"
+	ErrorCodeContextNotFound     ErrorCode = "CONTEXT_NOT_FOUND"
+	ErrorCodeFileNotFound        ErrorCode = "FILE_NOT_FOUND"
+	ErrorCodeInvalidFile         ErrorCode = "INVALID_FILE"
+	ErrorCodeInvalidFileContent  ErrorCode = "INVALID_FILE_CONTENT"
+	ErrorCodeInvalidFileMetadata ErrorCode = "INVALID_FILE_METADATA"
+	ErrorCodeInvalidRequestBody  ErrorCode = "INVALID_REQUEST_BODY"
+	ErrorCodeLimitExceeded       ErrorCode = "LIMIT_EXCEEDED"
+	ErrorCodeMethodNotAllowed    ErrorCode = "METHOD_NOT_ALLOWED"
+	ErrorCodeMissingQuery        ErrorCode = "MISSING_QUERY"
+	ErrorCodeNotFound            ErrorCode = "NOT_FOUND"
+	ErrorCodeNotSupported        ErrorCode = "NOT_SUPPORTED"
+	ErrorCodeRuntimeError        ErrorCode = "RUNTIME_ERROR"
+	ErrorCodeTooLarge            ErrorCode = "TOO_LARGE"
+	ErrorCodeUnauthorized        ErrorCode = "UNAUTHORIZED"
+	ErrorCodeUnavailable         ErrorCode = "UNAVAILABLE"
+	ErrorCodeUnknown             ErrorCode = "UNKNOWN"
 )
 
 // Valid indicates whether the value is a known member of the ErrorCode enum.
@@ -54,8 +49,6 @@ func (e ErrorCode) Valid() bool {
 		return true
 	case ErrorCodeInvalidFileMetadata:
 		return true
-	case ErrorCodeInvalidOperationID:
-		return true
 	case ErrorCodeInvalidRequestBody:
 		return true
 	case ErrorCodeLimitExceeded:
@@ -67,14 +60,6 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodeNotFound:
 		return true
 	case ErrorCodeNotSupported:
-		return true
-	case ErrorCodeOperationCapacityExceeded:
-		return true
-	case ErrorCodeOperationConflict:
-		return true
-	case ErrorCodeOperationExpired:
-		return true
-	case ErrorCodeOperationInstanceMismatch:
 		return true
 	case ErrorCodeRuntimeError:
 		return true
@@ -163,30 +148,6 @@ func (e FileInfoType) Valid() bool {
 	}
 }
 
-// Defines values for IsCompleteStatus.
-const (
-	IsCompleteStatusComplete   IsCompleteStatus = "complete"
-	IsCompleteStatusIncomplete IsCompleteStatus = "incomplete"
-	IsCompleteStatusInvalid    IsCompleteStatus = "invalid"
-	IsCompleteStatusUnknown    IsCompleteStatus = "unknown"
-)
-
-// Valid indicates whether the value is a known member of the IsCompleteStatus enum.
-func (e IsCompleteStatus) Valid() bool {
-	switch e {
-	case IsCompleteStatusComplete:
-		return true
-	case IsCompleteStatusIncomplete:
-		return true
-	case IsCompleteStatusInvalid:
-		return true
-	case IsCompleteStatusUnknown:
-		return true
-	default:
-		return false
-	}
-}
-
 // Defines values for OnDisconnect.
 const (
 	OnDisconnectContinue  OnDisconnect = "continue"
@@ -202,45 +163,6 @@ func (e OnDisconnect) Valid() bool {
 	case OnDisconnectInterrupt:
 		return true
 	case OnDisconnectKill:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for OperationState.
-const (
-	OperationStateCreated  OperationState = "created"
-	OperationStateCreating OperationState = "creating"
-	OperationStateFailed   OperationState = "failed"
-)
-
-// Valid indicates whether the value is a known member of the OperationState enum.
-func (e OperationState) Valid() bool {
-	switch e {
-	case OperationStateCreated:
-		return true
-	case OperationStateCreating:
-		return true
-	case OperationStateFailed:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for OperationKind.
-const (
-	OperationKindCommand OperationKind = "command"
-	OperationKindPTY     OperationKind = "pty"
-)
-
-// Valid indicates whether the value is a known member of the OperationKind enum.
-func (e OperationKind) Valid() bool {
-	switch e {
-	case OperationKindCommand:
-		return true
-	case OperationKindPTY:
 		return true
 	default:
 		return false
@@ -370,14 +292,6 @@ type CodeInputRequest struct {
 	Value string `json:"value"`
 }
 
-// CodePosition defines model for CodePosition.
-type CodePosition struct {
-	Code string `json:"code"`
-
-	// Cursor In characters (code points); absent means the end of the code.
-	Cursor *int `json:"cursor,omitempty"`
-}
-
 // Column defines model for Column.
 type Column struct {
 	Name string `json:"name"`
@@ -387,25 +301,6 @@ type Column struct {
 
 	// Type The database's own name of the type.
 	Type string `json:"type"`
-}
-
-// CommandOperationRequest defines model for CommandOperationRequest.
-type CommandOperationRequest struct {
-	Argv       []string `json:"argv,omitempty"`
-	Background *bool    `json:"background,omitempty"`
-	Command    *string  `json:"command,omitempty"`
-	Cwd        *string  `json:"cwd,omitempty"`
-
-	// Envs Environment variables, beside the daemon's own. Names are letters, digits and `_`, no digit first.
-	Envs Envs    `json:"envs,omitempty"`
-	GID  *UserID `json:"gid,omitempty"`
-
-	// OperationID `INSTANCE.ISSUED_AT.TOKEN`, from `/execution/instance`; the token is 8 to 128 characters of the caller's choice.
-	OperationID string `json:"operation_id"`
-
-	// Timeout Milliseconds until the run is ended. 0 means none; absent means the default of its session or context.
-	Timeout *Timeout `json:"timeout,omitempty"`
-	UID     *UserID  `json:"uid,omitempty"`
 }
 
 // CommandStatus defines model for CommandStatus.
@@ -441,14 +336,6 @@ type CompleteEvent struct {
 	// Timestamp Unix time in milliseconds.
 	Timestamp Timestamp `json:"timestamp"`
 	Type      EventType `json:"type"`
-}
-
-// Completions defines model for Completions.
-type Completions struct {
-	CursorEnd   int                    `json:"cursor_end"`
-	CursorStart int                    `json:"cursor_start"`
-	Matches     []string               `json:"matches"`
-	Metadata    map[string]interface{} `json:"metadata,omitempty"`
 }
 
 // ContextRef Where to run. An id is enough; a language alone means its default context.
@@ -554,16 +441,6 @@ type ExecutionError struct {
 	Traceback []string `json:"traceback"`
 }
 
-// ExecutionInstance defines model for ExecutionInstance.
-type ExecutionInstance struct {
-	Capacity   int    `json:"capacity"`
-	InstanceID string `json:"instance_id"`
-
-	// IssuedAt The daemon's time in Unix seconds.
-	IssuedAt         int64 `json:"issued_at"`
-	RetentionSeconds int64 `json:"retention_seconds"`
-}
-
 // FileInfo One entry of a directory. In a path that isn't UTF-8 each bad byte is U+FFFD, and `path_base64` holds the exact
 // bytes.
 type FileInfo struct {
@@ -658,29 +535,6 @@ type InputRequestEvent struct {
 	Type      EventType `json:"type"`
 }
 
-// Inspection defines model for Inspection.
-type Inspection struct {
-	// Data One thing in several forms: MIME type to value. JSON types come as JSON, binary types as base64; text/plain is
-	// also under the key `text`.
-	Data  MIMEBundle `json:"data"`
-	Found bool       `json:"found"`
-}
-
-// IsComplete defines model for IsComplete.
-type IsComplete struct {
-	// Indent What the next line should begin with.
-	Indent *string          `json:"indent,omitempty"`
-	Status IsCompleteStatus `json:"status"`
-}
-
-// IsCompleteStatus defines model for IsComplete.Status.
-type IsCompleteStatus string
-
-// IsCompleteRequest defines model for IsCompleteRequest.
-type IsCompleteRequest struct {
-	Code string `json:"code"`
-}
-
 // LanguageInfo defines model for LanguageInfo.
 type LanguageInfo struct {
 	Aliases   []string `json:"aliases,omitempty"`
@@ -712,22 +566,6 @@ type MoveItem struct {
 // OnDisconnect What happens to the run when the connection that started it breaks. `kill` cancels it, `interrupt` interrupts
 // the cell, `continue` lets it go on. Commands and sessions are killed and cells interrupted unless told otherwise.
 type OnDisconnect string
-
-// Operation defines model for Operation.
-type Operation struct {
-	ExpiresAt time.Time `json:"expires_at"`
-
-	// ID The id of what was created.
-	ID    string         `json:"id"`
-	Kind  OperationKind  `json:"kind"`
-	State OperationState `json:"state"`
-}
-
-// OperationState defines model for Operation.State.
-type OperationState string
-
-// OperationKind defines model for OperationKind.
-type OperationKind string
 
 // OutputEvent Output. It has `text`, or `data` where the run asked for base64.
 type OutputEvent struct {
@@ -1158,12 +996,6 @@ type ListDirectoryParams struct {
 	Depth *int64 `form:"depth,omitempty" json:"depth,omitempty"`
 }
 
-// GetOperationParams defines parameters for GetOperation.
-type GetOperationParams struct {
-	Kind              OperationKind `form:"kind" json:"kind"`
-	XEXECDOPERATIONID string        `json:"X-EXECD-OPERATION-ID"`
-}
-
 // ExecutionEventsParams defines parameters for ExecutionEvents.
 type ExecutionEventsParams struct {
 	// After The position after which to go on; 0 or absent means from the start. It goes before Last-Event-ID.
@@ -1266,23 +1098,11 @@ type RunCodeJSONRequestBody = RunCodeRequest
 // CreateContextJSONRequestBody defines body for CreateContext for application/json ContentType.
 type CreateContextJSONRequestBody = CreateContextRequest
 
-// CompleteCodeJSONRequestBody defines body for CompleteCode for application/json ContentType.
-type CompleteCodeJSONRequestBody = CodePosition
-
-// InspectCodeJSONRequestBody defines body for InspectCode for application/json ContentType.
-type InspectCodeJSONRequestBody = CodePosition
-
-// IsCompleteCodeJSONRequestBody defines body for IsCompleteCode for application/json ContentType.
-type IsCompleteCodeJSONRequestBody = IsCompleteRequest
-
 // CodeInputJSONRequestBody defines body for CodeInput for application/json ContentType.
 type CodeInputJSONRequestBody = CodeInputRequest
 
 // RunCommandJSONRequestBody defines body for RunCommand for application/json ContentType.
 type RunCommandJSONRequestBody = RunCommandRequest
-
-// CreateCommandOperationJSONRequestBody defines body for CreateCommandOperation for application/json ContentType.
-type CreateCommandOperationJSONRequestBody = CommandOperationRequest
 
 // SignalCommandJSONRequestBody defines body for SignalCommand for application/json ContentType.
 type SignalCommandJSONRequestBody = SignalRequest

@@ -35,6 +35,7 @@ type runners struct {
 	kernels  *jupyter.Server
 	managed  *jupyter.Managed // nil with another's Jupyter Server
 	hub      *shellrun.Sessions
+	runDir   string
 }
 
 // backends makes the table: who runs each kind and each language.
@@ -42,7 +43,7 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 	if err := os.MkdirAll(s.RunDir, 0o711); err != nil {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
-	r := &runners{}
+	r := &runners{runDir: s.RunDir}
 	env := proctree.BaseEnv(os.Environ())
 	shell := &shellrun.Runner{Workspace: s.Workspace, Env: env, Grace: backends.Grace}
 	bash, _ := exec.LookPath("bash") // absolute, or empty: sessions then say so
@@ -101,7 +102,7 @@ func (r *runners) close(ctx context.Context) error {
 	if r.managed != nil {
 		err = errors.Join(err, r.managed.Close(ctx))
 	}
-	return errors.Join(err, r.hub.Close())
+	return errors.Join(err, r.hub.Close(), os.RemoveAll(r.runDir))
 }
 
 // version tells what there is. It starts the Jupyter Server, since only that knows its kernels.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/celld/celld/backends"
+	"github.com/celld/celld/files"
 	"github.com/celld/celld/hooks"
 	"github.com/celld/celld/internal/proctree"
 	"github.com/celld/celld/server"
@@ -84,7 +85,7 @@ func (s *serveCmd) run(ctx context.Context, l net.Listener, log *slog.Logger) er
 	})
 	srv := server.New(server.Config{
 		Controller: controller, Token: s.AccessToken, AnyHost: s.InsecureNoAuth, MaxBody: s.MaxBody,
-		DefaultSession: s.DefaultSession, Version: b.version, Log: log, Middleware: t.middleware,
+		DefaultSession: s.DefaultSession, Files: files.FS{Workspace: s.Workspace, Home: os.Getenv("HOME")}, Version: b.version, Log: log, Middleware: t.middleware,
 	})
 	if s.AccessToken == "" && s.InsecureNoAuth {
 		log.Warn("anybody who can reach this address can run anything: there is no access token", "address", l.Addr())
