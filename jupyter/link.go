@@ -1,0 +1,235 @@
+package jupyter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/celld/celld/hooks"
+)
+
+// ready returns a connection that can take a cell. The caller has the turn.
+func (k *Kernel) ready(ctx context.Context) (*conn, error) {
+	k.mu.Lock()
+	c, shut := k.conn, k.closed
+	k.mu.Unlock()
+	switch {
+	case shut:
+		return nil, ErrClosed
+	case c != nil && !c.isLost():
+		return c, nil
+	}
+	return k.revive(ctx, c)
+}
+
+// revive connects again after old was lost, to the same kernel if it is there, else to a new one.
+func (k *Kernel) revive(ctx context.Context, old *conn) (*conn, error) {
+	if old != nil {
+		old.close(&loss{name: nameUnavailable, detail: "the connection was replaced"})
+		why := old.why.Load()
+		if why.name == nameUnavailable {
+			k.server.suspect(k.usedClient())
+		}
+		k.mu.Lock()
+		if k.conn = nil; why.fresh && k.lost == "" {
+			k.lost, k.blank, k.process = why.detail, true, ""
+		}
+		k.mu.Unlock()
+	}
+	c, err := k.connect(ctx)
+	if errors.Is(err, ErrUnavailable) {
+		k.server.suspect(k.usedClient())
+	}
+	return c, err
+}
+
+func (k *Kernel) usedClient() *Client {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.client
+}
+
+// connect finds or makes the kernel and opens its WebSocket.
+func (k *Kernel) connect(ctx context.Context) (*conn, error) {
+	client, err := k.server.client(ctx)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	session, had := k.session, k.client
+	k.mu.Unlock()
+	gone := ""
+	switch {
+	case had == nil:
+		gone = "new"
+	case had != client:
+		gone = "the Jupyter server was replaced; the kernel's state is lost"
+	case session.ID == "":
+		gone = "the kernel was gone; its state is lost"
+	default:
+		model, err := client.Kernel(ctx, session.Kernel.ID)
+		if err != nil && !isGone(err) {
+			return nil, err
+		}
+		if err != nil || model.ExecutionState == "dead" {
+			gone = "the kernel was gone; its state is lost"
+			_ = client.DeleteSession(ctx, session.ID)
+		}
+	}
+	if gone != "" {
+		if session, err = k.server.startSession(ctx, client, k); err != nil {
+			return nil, err
+		}
+	}
+	k.mu.Lock()
+	k.client, k.session = client, session
+	if gone != "" {
+		if k.blank, k.process = true, ""; had != nil && k.lost == "" {
+			k.lost = gone
+		}
+	}
+	k.mu.Unlock()
+	c, err := k.dial(ctx, client, session.Kernel.ID, had != nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.adopt(ctx, c); err != nil {
+		c.close(&loss{name: nameUnavailable, detail: err.Error()})
+		return nil, err
+	}
+	return c, nil
+}
+
+// dial opens the WebSocket; again says that there was one before. A kernel that died at its start is forgotten, so
+// that the next try makes a new one.
+func (k *Kernel) dial(ctx context.Context, client *Client, kernelID string, again bool) (*conn, error) {
+	var c *conn
+	err := client.guarded(ctx, kernelID, func(ctx context.Context) error {
+		session := newID()
+		ws, err := client.dial(ctx, kernelID, session)
+		if err != nil {
+			return fmt.Errorf("connect to kernel %s: %w", kernelID, err)
+		}
+		c = newConn(ctx, ws, session, func(ctx context.Context) (KernelModel, error) {
+			return client.Kernel(ctx, kernelID)
+		})
+		if again {
+			return c.meet(ctx)
+		}
+		return nil
+	})
+	if err == nil {
+		return c, nil
+	}
+	if c != nil {
+		c.close(&loss{name: nameUnavailable, detail: err.Error()})
+	}
+	if isGone(err) {
+		err = errDeadKernel
+	}
+	if errors.Is(err, errDeadKernel) {
+		k.mu.Lock()
+		session := k.session
+		k.session = Session{}
+		k.mu.Unlock()
+		_ = client.DeleteSession(ctx, session.ID)
+	}
+	return nil, err
+}
+
+// adopt makes c the kernel's connection and brings a fresh kernel of a server that isn't ours to its directory and
+// environment.
+func (k *Kernel) adopt(ctx context.Context, c *conn) error {
+	k.mu.Lock()
+	blank := k.blank
+	k.mu.Unlock()
+	if code := k.server.setup(k); blank && code != "" {
+		r, err := k.submit(ctx, c, ExecuteRequest{Code: code, Silent: true}, nothing{})
+		if err != nil {
+			return err
+		}
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if r.err != nil {
+			return fmt.Errorf("prepare kernel: %w", r.err)
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return ErrClosed
+	}
+	k.conn, k.blank = c, false
+	return nil
+}
+
+// nothing are hooks of a run that nobody listens to.
+type nothing struct{}
+
+func (nothing) OnInit(hooks.Init)         {}
+func (nothing) OnStdout(hooks.Output)     {}
+func (nothing) OnStderr(hooks.Output)     {}
+func (nothing) OnResult(hooks.Result)     {}
+func (nothing) OnStatus(hooks.Status)     {}
+func (nothing) OnError(hooks.Failure)     {}
+func (nothing) OnComplete(hooks.Complete) {}
+
+// Restart starts the kernel's process anew: id, directory and environment stay, the state goes. A cell that runs
+// ends with KernelDied. It returns when the new process is connected.
+func (k *Kernel) Restart(ctx context.Context) error {
+	const why = "the kernel was restarted on request; its state is lost"
+	k.mu.Lock()
+	c := k.conn
+	k.mu.Unlock()
+	if c != nil {
+		c.fail(&loss{name: nameDied, detail: why, fresh: true})
+	}
+	if err := k.take(ctx); err != nil {
+		return fmt.Errorf("restart kernel: %w", err)
+	}
+	defer k.release()
+	k.mu.Lock()
+	client, id := k.client, k.session.Kernel.ID
+	k.mu.Unlock()
+	if client != nil && id != "" {
+		err := client.guarded(ctx, "", func(ctx context.Context) error { return client.Restart(ctx, id) })
+		if err != nil && !isGone(err) && !errors.Is(err, ErrUnavailable) {
+			return err
+		}
+	}
+	if _, err := k.ready(ctx); err != nil {
+		return fmt.Errorf("restart kernel: %w", err)
+	}
+	k.takeLost() // who asked for it knows
+	return nil
+}
+
+// Close ends the kernel, what it started and its session. A cell that runs ends with CommandInterrupted. It returns
+// when all of the kernel's goroutines have; further calls do nothing.
+func (k *Kernel) Close(ctx context.Context) error {
+	k.mu.Lock()
+	if k.closed {
+		k.mu.Unlock()
+		return nil
+	}
+	k.closed = true
+	c, client, session := k.conn, k.client, k.session
+	k.mu.Unlock()
+	close(k.closing)
+	if c != nil {
+		c.close(&loss{name: nameStopped, detail: "the context was deleted"})
+	}
+	k.server.forget(k)
+	var err error
+	if client != nil && session.ID != "" {
+		err = client.DeleteSession(ctx, session.ID)
+	}
+	if m := k.server.cfg.Managed; m != nil {
+		err = errors.Join(err, m.killKernel(ctx, k.req.ID))
+	}
+	k.work.Wait()
+	return err
+}

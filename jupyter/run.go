@@ -1,0 +1,305 @@
+package jupyter
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"sync/atomic"
+	"time"
+
+	"github.com/celld/celld/hooks"
+)
+
+// Names of failures that are not the kernel's own.
+const (
+	nameDied        = "KernelDied"
+	nameUnavailable = "JupyterUnavailable"
+	nameTimeout     = "CellTimeout"
+	nameStopped     = "CommandInterrupted" // ended before it began
+	nameInterrupted = "KeyboardInterrupt"  // as Python kernels call it
+	nameTooLarge    = "MessageTooLarge"
+)
+
+func execError(name, value string) *hooks.ExecError {
+	return &hooks.ExecError{Name: name, Value: value, Traceback: []string{name + ": " + value}}
+}
+
+// run is one cell on its way through a kernel. The reader of the connection owns it, but for what is said otherwise.
+type run struct {
+	id      string // msg_id of the execute_request
+	process string // the kernel process that is expected; empty: any
+	hooks   hooks.Hooks
+	began   chan struct{} // closed at the first sign that the kernel works on it
+	done    chan struct{} // closed when it has ended; err is valid then
+	err     error
+	at      time.Time
+	gate    gate
+	asking  atomic.Pointer[requestHeader] // the input_request that waits for an answer
+
+	started       bool
+	replied, idle atomic.Bool // own execute_reply and own idle have been seen; watch reads them
+	tooLarge      bool
+	count         int
+	exits         bool // the kernel was asked to end
+	aborted       bool // the kernel skipped the cell
+	failure       *hooks.ExecError
+	pages         []hooks.Result
+	first, last   string // the kernel's name for itself, in the first and in the last message
+}
+
+func newRun(h hooks.Hooks, id string) *run {
+	return &run{id: id, hooks: h, began: make(chan struct{}), done: make(chan struct{}), at: time.Now()}
+}
+
+// finish ends a run whose end won't come from the kernel.
+func (r *run) finish(err error) {
+	r.err = err
+	close(r.done)
+}
+
+// handle takes a message of this run and says whether it was the last one: the kernel's reply and its idle have both
+// been seen, in whatever order (Jupyter messaging, "Request-Reply" and "Kernel status"). err is set then.
+func (r *run) handle(m *message) bool {
+	if !r.started {
+		r.started = true
+		r.first = m.header.Session
+		if r.process != "" && r.process != r.first {
+			r.status(hooks.Status{State: hooks.StateKernelRestarted, Detail: "the kernel was restarted meanwhile; its state is lost"})
+		}
+	}
+	r.last = m.header.Session
+	if !closed(r.began) && m.header.Type != "status" {
+		close(r.began)
+	}
+	switch m.channel {
+	case iopubChannel:
+		r.handleOutput(m)
+	case stdinChannel:
+		if m.header.Type == "input_request" {
+			r.handleInput(m)
+		}
+	case shellChannel:
+		if m.header.Type == "execute_reply" {
+			r.handleReply(m)
+		}
+	}
+	if !r.replied.Load() || !r.idle.Load() {
+		return false
+	}
+	for _, page := range r.pages {
+		r.result(page)
+	}
+	switch {
+	case r.failure != nil:
+		r.err = r.failure
+	case r.tooLarge:
+		r.err = execError(nameTooLarge, "a message of the kernel was longer than 256 MiB and was dropped")
+	}
+	return true
+}
+
+func (r *run) handleOutput(m *message) {
+	switch m.header.Type {
+	case "stream":
+		var content struct {
+			Name string `json:"name"`
+			Text string `json:"text"`
+		}
+		if json.Unmarshal(m.content, &content) == nil && r.gate.enter() {
+			if out := (hooks.Output{Data: []byte(content.Text)}); content.Name == "stderr" {
+				r.hooks.OnStderr(out)
+			} else {
+				r.hooks.OnStdout(out)
+			}
+			r.gate.leave()
+		}
+	case "execute_result", "display_data", "update_display_data":
+		r.handleResult(m)
+	case "status":
+		var content struct {
+			State string `json:"execution_state"`
+		}
+		if json.Unmarshal(m.content, &content) == nil && content.State == "idle" {
+			r.idle.Store(true)
+		}
+	case "execute_input":
+		var content struct {
+			Count int `json:"execution_count"`
+		}
+		if json.Unmarshal(m.content, &content) == nil && r.count == 0 { // the reply may have come first
+			r.counted(content.Count)
+		}
+	case "error":
+		var content errorContent
+		if json.Unmarshal(m.content, &content) == nil && r.failure == nil {
+			r.failure = content.failure()
+		}
+	case "clear_output":
+		var content struct {
+			Wait bool `json:"wait"`
+		}
+		if json.Unmarshal(m.content, &content) == nil {
+			r.status(hooks.Status{State: hooks.StateClear, Wait: content.Wait})
+		}
+	}
+}
+
+func (r *run) handleResult(m *message) {
+	var content struct {
+		Data      map[string]json.RawMessage `json:"data"`
+		Metadata  json.RawMessage            `json:"metadata"`
+		Count     int                        `json:"execution_count"`
+		Transient struct {
+			DisplayID string `json:"display_id"`
+		} `json:"transient"`
+	}
+	if json.Unmarshal(m.content, &content) != nil {
+		return
+	}
+	r.result(hooks.Result{
+		Data:           content.Data,
+		Metadata:       metadata(content.Metadata),
+		DisplayID:      content.Transient.DisplayID,
+		Update:         m.header.Type == "update_display_data",
+		ExecutionCount: content.Count,
+	})
+}
+
+// metadata is m, or nil if it says nothing.
+func metadata(m json.RawMessage) json.RawMessage {
+	if s := string(m); s == "{}" || s == "null" {
+		return nil
+	}
+	return m
+}
+
+func (r *run) handleInput(m *message) {
+	var content struct {
+		Prompt   string `json:"prompt"`
+		Password bool   `json:"password"`
+	}
+	if json.Unmarshal(m.content, &content) != nil {
+		return
+	}
+	r.asking.Store(&requestHeader{ID: m.header.ID, Session: m.header.Session, Type: m.header.Type, Version: protocolVersion})
+	r.status(hooks.Status{State: hooks.StateInput, Prompt: content.Prompt, Password: content.Password})
+}
+
+// errorContent is what an error message and a reply with status error say.
+type errorContent struct {
+	Name      string   `json:"ename"`
+	Value     string   `json:"evalue"`
+	Traceback []string `json:"traceback"`
+}
+
+func (e errorContent) failure() *hooks.ExecError {
+	if e.Name == "" {
+		e.Name = "Error"
+	}
+	if len(e.Traceback) == 0 {
+		e.Traceback = []string{e.Name + ": " + e.Value}
+	}
+	return &hooks.ExecError{Name: e.Name, Value: e.Value, Traceback: e.Traceback}
+}
+
+func (r *run) handleReply(m *message) {
+	var content struct {
+		errorContent
+		Status  string `json:"status"`
+		Count   int    `json:"execution_count"`
+		Payload []struct {
+			Source string                     `json:"source"`
+			Data   map[string]json.RawMessage `json:"data"`
+			Keep   bool                       `json:"keepkernel"`
+		} `json:"payload"`
+	}
+	if err := json.Unmarshal(m.content, &content); err != nil {
+		content.Status, content.Value = "error", "the kernel's reply could not be read"
+	}
+	r.replied.Store(true)
+	switch content.Status {
+	case "error":
+		if r.failure == nil {
+			r.failure = content.failure()
+		}
+	case "abort", "aborted":
+		r.aborted = true
+		r.failure = execError("CellAborted", "the kernel skipped the cell")
+	}
+	if r.count == 0 && content.Count > 0 {
+		r.counted(content.Count)
+	}
+	for _, p := range content.Payload {
+		switch p.Source {
+		case "page": // the pager's text, as for `print?`
+			if len(p.Data) == 0 {
+				continue
+			}
+			r.pages = append(r.pages, hooks.Result{Data: p.Data})
+		case "ask_exit":
+			r.exits = !p.Keep
+		}
+	}
+}
+
+func (r *run) counted(n int) {
+	r.count = n
+	r.status(hooks.Status{State: hooks.StateCount, Count: n})
+}
+
+func (r *run) status(s hooks.Status) bool {
+	if !r.gate.enter() {
+		return false
+	}
+	r.hooks.OnStatus(s)
+	r.gate.leave()
+	return true
+}
+
+func (r *run) result(res hooks.Result) {
+	if r.gate.enter() {
+		r.hooks.OnResult(res)
+		r.gate.leave()
+	}
+}
+
+// gate lets one goroutine at a time into the hooks until it is shut; shut returns when nobody is inside. It is no
+// mutex since a hook may block and others must be able to see that.
+type gate struct {
+	state atomic.Int32
+	left  atomic.Pointer[chan struct{}]
+}
+
+const (
+	gateFree int32 = iota
+	gateTaken
+	gateShut
+)
+
+// enter says whether the hooks may be called; leave must follow then.
+func (g *gate) enter() bool { return g.state.CompareAndSwap(gateFree, gateTaken) }
+
+func (g *gate) leave() {
+	if !g.state.CompareAndSwap(gateTaken, gateFree) {
+		close(*g.left.Load())
+	}
+}
+
+// taken says whether somebody is inside.
+func (g *gate) taken() bool { return g.state.Load() == gateTaken }
+
+// shut keeps everybody out from now on. It is called once.
+func (g *gate) shut() {
+	left := make(chan struct{})
+	g.left.Store(&left)
+	if g.state.Swap(gateShut) == gateTaken {
+		<-left
+	}
+}
+
+// newID returns 32 random hex digits.
+func newID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,202 @@
+package jupyter
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// Times of the watch over a run. A silent cell is nothing unusual; what has to be told apart is a server or kernel
+// that will never say anything again.
+const (
+	watchEvery  = 2 * time.Second         // looks this often while a run is on
+	probeLimit  = 2500 * time.Millisecond // a server that takes longer for a REST call is hung
+	patience    = 2 * time.Second         // before a start is looked at
+	watchStarts = time.Second             // and how often then
+)
+
+// watch looks after the runs of the connection and ends it when the server or the kernel can't be there any more.
+// It sleeps while there is no run. Since a blocked hook keeps the socket from being read, liveness goes by REST.
+func (c *conn) watch(ctx context.Context, probe func(context.Context) (KernelModel, error)) {
+	for {
+		select {
+		case <-c.wake:
+		case <-c.lost:
+			return
+		}
+		if l := c.watchRuns(ctx, probe); l != nil {
+			c.fail(l)
+			return
+		}
+	}
+}
+
+// watchRuns returns nil when there is no run any more or the connection has ended.
+func (c *conn) watchRuns(ctx context.Context, probe func(context.Context) (KernelModel, error)) *loss {
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	var w vigil
+	for {
+		select {
+		case <-ticker.C:
+		case <-c.lost:
+			return nil
+		}
+		r := c.current.Load()
+		if r == nil {
+			return nil
+		}
+		if l := c.look(ctx, &w, r, probe); l != nil {
+			return l
+		}
+	}
+}
+
+// vigil is what the watch remembers of one run from one look to the next.
+type vigil struct {
+	run    *run
+	seen   uint64
+	pinged bool
+	pongs  uint64
+	fence  <-chan struct{} // closed once the kernel has answered a request sent after the cell
+	idle   int             // looks in a row at which the cell seemed to be over
+}
+
+// look finds out whether r can still end. It sees three things: a server that doesn't answer, a socket that is dead
+// although nobody closed it, and a kernel that is idle although the cell's end hasn't come.
+func (c *conn) look(ctx context.Context, w *vigil, r *run, probe func(context.Context) (KernelModel, error)) *loss {
+	if w.run != r {
+		*w = vigil{run: r, seen: c.seen.Load() - 1}
+	}
+	before := c.seen.Load()
+	quiet := before == w.seen && !r.gate.taken()
+	w.seen = before
+	pctx, cancel := context.WithTimeout(ctx, probeLimit)
+	model, err := probe(pctx)
+	cancel()
+	switch {
+	case ctx.Err() != nil || c.current.Load() != r:
+		return nil
+	case err != nil && isGone(err):
+		return &loss{name: nameDied, detail: "the kernel died or was removed; its state is lost", fresh: true}
+	case errors.Is(err, ErrUnavailable) && c.seen.Load() == before:
+		return &loss{name: nameUnavailable, detail: err.Error()}
+	case err != nil || !quiet || c.seen.Load() != before:
+		w.pinged, w.idle = false, 0
+		return nil
+	}
+	if w.pinged && c.pongs.Load() == w.pongs {
+		return &loss{name: nameUnavailable, detail: "the connection to the kernel is dead"}
+	}
+	w.pinged, w.pongs = true, c.pongs.Load()
+	_ = c.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(time.Second)) // no pong then
+	return c.lookForEnd(ctx, w, r, model)
+}
+
+// lookForEnd finds the end that got lost on its way. At two looks in a row, with nothing in between, either half of
+// the end had come, whose other half follows within milliseconds; or the kernel was idle although the cell has never
+// begun, or although it has answered what was asked after the cell. An idle kernel alone says nothing: some servers
+// call a kernel idle that answers small questions during a cell, and some kernels do.
+func (c *conn) lookForEnd(ctx context.Context, w *vigil, r *run, model KernelModel) *loss {
+	if w.fence == nil {
+		w.fence = c.askAfter(ctx)
+	}
+	half := r.replied.Load() != r.idle.Load()
+	if !half && model.ExecutionState != "idle" {
+		w.idle = 0
+		return nil
+	}
+	if w.idle++; w.idle < 2 {
+		return nil
+	}
+	if half || !closed(r.began) || closed(w.fence) {
+		return &loss{name: nameUnavailable, detail: "the kernel is done, but the end of the cell never came"}
+	}
+	return nil
+}
+
+// askAfter asks the kernel something small on the channel of the cells, where it queues behind the one that runs.
+func (c *conn) askAfter(ctx context.Context) <-chan struct{} {
+	answered := make(chan struct{})
+	r := request{channel: shellChannel, header: c.header("kernel_info_request"), content: emptyObject}
+	c.done.Go(func() {
+		if _, err := c.ask(ctx, r); err == nil {
+			close(answered)
+		}
+	})
+	return answered
+}
+
+func closed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// errDeadKernel says that a kernel died while it was started.
+var errDeadKernel = errors.New("the kernel died at its start")
+
+// guarded runs op, which may take as long as a kernel's start. While it does, it asks whether the server still
+// answers and, with a kernel's id, whether that is still there, and ends op if not: the server itself lets one wait
+// for a minute.
+func (c *Client) guarded(ctx context.Context, kernelID string, op func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	ctx, give := context.WithCancelCause(ctx)
+	defer give(nil)
+	watching, stop := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		if err := c.watchStart(watching, kernelID); err != nil {
+			give(err)
+		}
+	})
+	err := op(ctx)
+	stop()
+	watch.Wait()
+	return err
+}
+
+func (c *Client) watchStart(ctx context.Context, kernelID string) error {
+	for wait := time.NewTimer(patience); ; wait.Reset(watchStarts) {
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return nil
+		}
+		probe, cancel := context.WithTimeout(ctx, probeLimit)
+		err := c.alive(probe, kernelID)
+		cancel()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// alive returns an error if the server doesn't answer or the kernel is gone.
+func (c *Client) alive(ctx context.Context, kernelID string) error {
+	if kernelID == "" {
+		if err := c.Ping(ctx); errors.Is(err, ErrUnavailable) {
+			return err
+		}
+		return nil
+	}
+	model, err := c.Kernel(ctx, kernelID)
+	switch {
+	case err != nil && isGone(err), err == nil && model.ExecutionState == "dead":
+		return errDeadKernel
+	case errors.Is(err, ErrUnavailable):
+		return err
+	}
+	return nil
+}
