@@ -47,6 +47,7 @@ type Request struct {
 	AllowInput  bool           // a cell may ask for input
 	FailBusy    bool           // refuse rather than wait in the queue
 	Create      bool           // KindSession: make the session when it isn't there
+	OwnName     bool           // clients call the run by its own id although it is in a context
 	Rlimits     map[string]int64
 	Output      hooks.Mode // how the client wants output cut; backends ignore it
 	Late        io.Writer  // set by the Controller: takes what survivors write after the end; never blocks for long

@@ -104,7 +104,7 @@ func (c *Controller) Start(ctx context.Context, req Request) (*Execution, error)
 	e := newExecution(req, run, log)
 	runCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	e.cancel = cancel
-	if err := c.register(e); err != nil {
+	if err := c.register(e, turn != nil); err != nil {
 		cancel(err)
 		if turn != nil {
 			turn.leave()
@@ -116,6 +116,9 @@ func (c *Controller) Start(ctx context.Context, req Request) (*Execution, error)
 		e.Stop(ErrClosed)
 	}
 	e.Journal.OnInit(hooks.Init{ExecutionID: e.ID, ID: e.Name})
+	if turn != nil && !turn.first() {
+		e.Journal.OnStatus(hooks.Status{State: hooks.StateQueued})
+	}
 	go c.run(runCtx, e, run, turn, req.Timeout)
 	return e, nil
 }
@@ -130,6 +133,14 @@ func (c *Controller) route(ctx context.Context, req *Request) (Backend, *openCon
 		}
 		req.ContextID, req.Language = entry.ID, entry.Language
 		return entry.backend, entry, nil
+	case KindBackground:
+		if req.ContextID != "" { // beside a session: from its state, but not in its queue
+			entry, err := c.contexts.findSession(ctx, req)
+			if err != nil {
+				return nil, nil, err
+			}
+			return entry.backend, nil, nil
+		}
 	}
 	backend, ok := c.config.Table[req.Kind]
 	if !ok {
@@ -144,20 +155,21 @@ func newExecution(req Request, run *Run, log *hooks.Store) *Execution {
 		Content: content(req), Output: req.Output, Started: time.Now(), handle: run.Handle, log: log,
 		Journal: hooks.NewJournal(hooks.Config{Store: log}),
 	}
-	if req.ContextID != "" && (req.Kind == KindCode || req.Kind == KindSession) {
+	if req.ContextID != "" && !req.OwnName {
 		e.Name = req.ContextID
 	}
 	return e
 }
 
-func (c *Controller) register(e *Execution) error {
+// register makes the execution known; one that has a place in its context's queue counts among its runs.
+func (c *Controller) register(e *Execution, queued bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.draining {
 		return Refuse(Unavailable, "the server is shutting down")
 	}
 	c.all[e.ID] = e
-	if e.ContextID != "" {
+	if queued {
 		c.current[e.ContextID] = append(c.current[e.ContextID], e)
 	}
 	c.runs.Add(1)
@@ -188,12 +200,8 @@ func (c *Controller) run(ctx context.Context, e *Execution, run *Run, turn *plac
 }
 
 func (c *Controller) waitAndDo(ctx context.Context, e *Execution, run *Run, turn *place) (err error) {
-	if turn != nil && !turn.first() {
-		e.Journal.OnStatus(hooks.Status{State: hooks.StateQueued})
-		if turn.wait(ctx) != nil {
-			return stopped(ctx, e.noun())
-		}
-		e.Journal.OnStatus(hooks.Status{State: hooks.StateRunning})
+	if turn != nil && turn.wait(ctx) != nil {
+		return stopped(ctx, e.noun())
 	}
 	if ctx.Err() != nil {
 		return stopped(ctx, e.noun())

@@ -91,7 +91,7 @@ func (t *Text) feedRaw(o Output, emit func([]byte, int64, bool)) {
 	}
 	keep, eid := 0, o.EID
 	if t.Mode == Raw {
-		keep = unfinishedChar(data)
+		keep = UnfinishedChar(data)
 	}
 	if keep > 0 {
 		eid += 1 - int64(keep) // that of the first byte held back, for the same reason as with a partial line
@@ -103,8 +103,8 @@ func (t *Text) feedRaw(o Output, emit func([]byte, int64, bool)) {
 	t.pend = append(t.pend[:0], data[len(whole):]...)
 }
 
-// unfinishedChar returns how many bytes at the end of p begin a UTF-8 character that more bytes could complete: 0 to 3.
-func unfinishedChar(p []byte) int {
+// UnfinishedChar returns how many bytes at the end of p begin a UTF-8 character that more bytes could complete: 0 to 3.
+func UnfinishedChar(p []byte) int {
 	for n := 1; n <= 3 && n <= len(p); n++ {
 		tail := p[len(p)-n:]
 		if utf8.RuneStart(tail[0]) {

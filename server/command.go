@@ -38,15 +38,14 @@ func (s *Server) startAndFollow(c echo.Context, req backends.Request, endsWithCl
 	if err != nil {
 		return err
 	}
-	w := s.newStream(c, req.Output, 0)
+	w := s.newReply(c, req.Output, 0)
 	if err := e.Journal.Follow(ctx, 0, w); err != nil {
 		if endsWithClient {
 			e.Stop(backends.ErrClientGone)
 		}
 		return abort(c)
 	}
-	w.finish()
-	return nil
+	return w.finish()
 }
 
 // startAndLeave starts req and answers with the two events that clients of background commands wait for: init, and an
@@ -56,14 +55,13 @@ func (s *Server) startAndLeave(c echo.Context, req backends.Request) error {
 	if err != nil {
 		return err
 	}
-	w := s.newStream(c, req.Output, 0)
+	w := s.newReply(c, req.Output, 0)
 	w.OnInit(hooks.Init{Stamp: hooks.Stamp{EID: 1, Time: e.Started}, ExecutionID: e.ID, ID: e.Name})
 	w.OnComplete(hooks.Complete{Stamp: hooks.Stamp{Time: e.Started}})
 	if err := w.Flush(); err != nil {
 		return abort(c)
 	}
-	w.finish()
-	return nil
+	return w.finish()
 }
 
 func (s *Server) newStream(c echo.Context, mode hooks.Mode, after int64) *stream {
@@ -108,8 +106,7 @@ func (s *Server) events(c echo.Context) error {
 	if err := read(ctx, after, w); err != nil {
 		return abort(c)
 	}
-	w.finish()
-	return nil
+	return w.finish()
 }
 
 // after reads the position to resume from: the query, or the header that browsers send when they reconnect.

@@ -126,6 +126,9 @@ func (s *Server) commandRequest(q *openapi.RunCommandRequest) (backends.Request,
 	if value(q.Background) {
 		req.Kind = backends.KindBackground
 	}
+	if err := s.chooseSession(&req, q.SessionID); err != nil {
+		return req, err
+	}
 	var err error
 	if req.Timeout, err = timeout(q.Timeout); err != nil {
 		return req, err
@@ -135,6 +138,28 @@ func (s *Server) commandRequest(q *openapi.RunCommandRequest) (backends.Request,
 	}
 	req.Output, err = outputMode(q.Output, hooks.Lines)
 	return req, err
+}
+
+// chooseSession lets a command that names a session run in it, and one in the background beside it.
+func (s *Server) chooseSession(req *backends.Request, id *string) error {
+	switch {
+	case id != nil && *id == "":
+		return badRequest("session_id must not be empty")
+	case id != nil:
+		req.ContextID = *id
+	case s.config.DefaultSession:
+		req.ContextID = backends.DefaultSession
+	default:
+		return nil
+	}
+	if len(req.Argv) > 0 {
+		return badRequest("a session takes a command, not argv")
+	}
+	if req.Kind == backends.KindCommand {
+		req.Kind = backends.KindSession
+	}
+	req.Create, req.OwnName = true, true
+	return nil
 }
 
 // codeRequest makes a request of POST /code. Without a language and an id the code is a shell command.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/base64"
+	"maps"
 	"slices"
 
 	"github.com/celld/celld/hooks"
@@ -14,7 +15,8 @@ const maxResult = 1 << 20
 // hooks.Hooks; its owner sends and empties buf. One goroutine uses it.
 type encoder struct {
 	buf      []byte
-	lines    bool // bare JSON lines instead of SSE frames
+	lines    bool   // bare JSON lines instead of SSE frames
+	ref      string // the client's name for the run, on a shared connection; with its key, comma and quotes
 	out, err hooks.Text
 	stamp    hooks.Stamp // of the output being cut
 	stream   string
@@ -55,7 +57,7 @@ func (e *encoder) begin(kind string, s hooks.Stamp) {
 	if s.EID > 0 {
 		b = appendInt(b, `,"eid":`, s.EID)
 	}
-	e.buf = b
+	e.buf = append(b, e.ref...)
 }
 
 func (e *encoder) end() {
@@ -134,11 +136,7 @@ func (e *encoder) bytes(data []byte, eid int64, _ bool) {
 // OnResult implements hooks.Hooks. A large set of types is spread over several events. All but the last carry the
 // position before the result, so that whoever resumes between them gets all of it again.
 func (e *encoder) OnResult(r hooks.Result) {
-	types := make([]string, 0, len(r.Data))
-	for mime := range r.Data {
-		types = append(types, mime)
-	}
-	slices.Sort(types)
+	types := sortedTypes(r)
 	for {
 		n, size := 0, 0
 		for n < len(types) && (n == 0 || size+len(r.Data[types[n]]) <= maxResult) {
@@ -153,6 +151,8 @@ func (e *encoder) OnResult(r hooks.Result) {
 		types = types[n:]
 	}
 }
+
+func sortedTypes(r hooks.Result) []string { return slices.Sorted(maps.Keys(r.Data)) }
 
 func (e *encoder) result(r hooks.Result, types []string, last bool) {
 	stamp := r.Stamp

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/celld/celld/hooks"
+	"github.com/labstack/echo/v4"
 )
 
 // writeTimeout is how long a client may accept nothing before it counts as gone.
@@ -30,21 +31,51 @@ type format uint8
 const (
 	formatSSE format = iota
 	formatNDJSON
+	formatJSON // one answer at the end
 )
 
 const (
 	typeSSE    = "text/event-stream"
 	typeNDJSON = "application/x-ndjson"
+	typeJSON   = "application/json"
 )
 
-// accepted returns the form that an Accept header asks for.
+// accepted returns the form that an Accept header asks for. One JSON answer is for who asks for JSON and would not take
+// a stream: clients that take anything get the stream.
 func accepted(header string) format {
+	asksJSON, takesStream := false, false
 	for part := range strings.SplitSeq(header, ",") {
-		if t, _, err := mime.ParseMediaType(part); err == nil && t == typeNDJSON {
+		t, _, err := mime.ParseMediaType(part)
+		if err != nil {
+			continue
+		}
+		switch t {
+		case typeNDJSON:
 			return formatNDJSON
+		case typeJSON:
+			asksJSON = true
+		case typeSSE, "*/*", "text/*":
+			takesStream = true
 		}
 	}
+	if asksJSON && !takesStream {
+		return formatJSON
+	}
 	return formatSSE
+}
+
+// reply is a writer that owns the answer to a request. finish is called after the last event.
+type reply interface {
+	hooks.Writer
+	finish() error
+}
+
+// newReply makes the writer that the client asks for.
+func (s *Server) newReply(c echo.Context, mode hooks.Mode, after int64) reply {
+	if accepted(c.Request().Header.Get("Accept")) == formatJSON {
+		return newAnswer(c)
+	}
+	return s.newStream(c, mode, after)
 }
 
 func newStream(w http.ResponseWriter, r *http.Request, mode hooks.Mode, after int64) *stream {
@@ -93,4 +124,7 @@ func (s *stream) Idle() error {
 }
 
 // finish clears the deadline, so that the connection can serve another request.
-func (s *stream) finish() { s.control.SetWriteDeadline(time.Time{}) }
+func (s *stream) finish() error {
+	s.control.SetWriteDeadline(time.Time{})
+	return nil
+}

@@ -1,0 +1,134 @@
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/celld/celld/hooks"
+	"github.com/labstack/echo/v4"
+)
+
+// maxAnswer is how much of each stream one JSON answer carries, in bytes; the middle of a longer one is left out.
+const maxAnswer = 1 << 20
+
+// answer collects a whole run and sends it as one JSON object. It implements hooks.Writer.
+type answer struct {
+	c           echo.Context
+	enc         encoder // for results and errors, which look as they do in events
+	started     time.Time
+	id          string
+	out, errs   excerpt
+	results     []json.RawMessage
+	failure     json.RawMessage
+	exit        *int
+	took        time.Duration
+	hasTerminal bool
+}
+
+func newAnswer(c echo.Context) *answer { return &answer{c: c} }
+
+// OnInit implements hooks.Hooks.
+func (a *answer) OnInit(e hooks.Init) { a.id, a.started = e.ExecutionID, e.Time }
+
+// OnStdout implements hooks.Hooks.
+func (a *answer) OnStdout(o hooks.Output) { a.out.add(o.Data) }
+
+// OnStderr implements hooks.Hooks.
+func (a *answer) OnStderr(o hooks.Output) { a.errs.add(o.Data) }
+
+// OnResult implements hooks.Hooks.
+func (a *answer) OnResult(e hooks.Result) {
+	a.enc.buf = nil // the item keeps it
+	a.enc.resultFields(e, sortedTypes(e))
+	a.enc.buf[0] = '{' // instead of the comma
+	a.results = append(a.results, append(a.enc.buf, '}'))
+}
+
+// OnStatus implements hooks.Hooks.
+func (a *answer) OnStatus(hooks.Status) {}
+
+// OnError implements hooks.Hooks.
+func (a *answer) OnError(e hooks.Failure) {
+	a.enc.buf = nil
+	a.enc.failure(&e.ExecError)
+	a.failure = a.enc.buf[len(`,"error":`):]
+	a.exit, a.took, a.hasTerminal = e.ExitCode, e.Time.Sub(a.started), true
+}
+
+// OnComplete implements hooks.Hooks.
+func (a *answer) OnComplete(e hooks.Complete) {
+	a.exit, a.took, a.hasTerminal = e.ExitCode, e.Duration, true
+}
+
+// Flush implements hooks.Writer.
+func (a *answer) Flush() error { return nil }
+
+// finish sends the answer.
+func (a *answer) finish() error {
+	e := &encoder{}
+	e.raw(`{"execution_id":`)
+	e.buf = appendJSON(e.buf, a.id)
+	e.raw(`,"stdout":`)
+	e.buf = appendJSON(e.buf, a.out.text())
+	e.raw(`,"stderr":`)
+	e.buf = appendJSON(e.buf, a.errs.text())
+	e.raw(`,"results":[`)
+	for i, r := range a.results {
+		if i > 0 {
+			e.raw(",")
+		}
+		e.buf = append(e.buf, r...)
+	}
+	e.raw("]")
+	if a.failure != nil {
+		e.raw(`,"error":`)
+		e.buf = append(e.buf, a.failure...)
+	}
+	if a.exit != nil {
+		e.buf = appendInt(e.buf, `,"exit_code":`, int64(*a.exit))
+	}
+	e.buf = appendInt(e.buf, `,"execution_time":`, a.took.Milliseconds())
+	if a.out.cut || a.errs.cut {
+		e.flag("truncated", true)
+	}
+	e.raw("}")
+	return a.c.Blob(http.StatusOK, echo.MIMEApplicationJSON, e.buf)
+}
+
+// excerpt keeps the beginning and the end of a stream, half of maxAnswer each.
+type excerpt struct {
+	head, tail []byte
+	cut        bool
+}
+
+func (x *excerpt) add(p []byte) {
+	n := min(len(p), maxAnswer/2-len(x.head))
+	x.head = append(x.head, p[:n]...)
+	x.tail = append(x.tail, p[n:]...)
+	if over := len(x.tail) - maxAnswer/2; over > maxAnswer/2 { // now and then, not for each piece
+		x.tail = append(x.tail[:0], x.tail[over:]...)
+		x.cut = true
+	}
+}
+
+// text is what is kept, with bad bytes repaired. A character that the cut went through is left out.
+func (x *excerpt) text() string {
+	tail := x.tail
+	if over := len(tail) - maxAnswer/2; over > 0 {
+		tail = tail[over:]
+		x.cut = true
+	}
+	if !x.cut {
+		return string(x.head) + string(tail)
+	}
+	head := x.head[:len(x.head)-hooks.UnfinishedChar(x.head)]
+	for i := 0; i < 3 && len(tail) > 0 && tail[0]&0xC0 == 0x80; i++ {
+		tail = tail[1:]
+	}
+	var b strings.Builder
+	b.Write(head)
+	b.Write(tail)
+	return b.String()
+}
