@@ -39,7 +39,7 @@ type daemon struct {
 	run  string
 	ws   string
 	cmd  *exec.Cmd
-	log  lockedBuffer
+	log  *lockedBuffer
 	http *http.Client // checks every answer against openapi.yaml
 	done chan struct{}
 }
@@ -67,6 +67,8 @@ type launch struct {
 	env  []string                     // beside the test's own
 	wrap func(argv []string) []string // starts it through something
 	raw  bool                         // answers aren't checked against openapi.yaml
+	data string                       // the data directory of an earlier one, instead of a new one
+	uid  int                          // whom it runs as, if not the test's own user
 }
 
 var listening = regexp.MustCompile(`msg=listening address=(\S+)`)
@@ -88,19 +90,20 @@ func prefixDir(t *testing.T) string {
 // is stopped, and must stop cleanly and leave no process.
 func start(t *testing.T, l launch) *daemon {
 	t.Helper()
-	run, err := os.MkdirTemp("/dev/shm", "celldtest")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(run) })
-	d := &daemon{t: t, data: t.TempDir(), run: run, ws: t.TempDir(), done: make(chan struct{})}
+	d := &daemon{t: t, log: new(lockedBuffer), done: make(chan struct{})}
+	d.folders(l)
 	argv := append([]string{os.Args[0], "serve", "--listen=127.0.0.1:0", "--data-dir=" + d.data, "--run-dir=" + d.run,
 		"--workspace=" + d.ws, "--prefix=" + prefixDir(t)}, l.args...)
 	if l.wrap != nil {
 		argv = l.wrap(argv)
 	}
 	d.cmd = exec.Command(argv[0], argv[1:]...)
-	d.cmd.Env = append(append(os.Environ(), runAsDaemon+"=1"), l.env...)
+	d.cmd.Dir = d.ws
+	d.cmd.Env = append(append(os.Environ(), runAsDaemon+"=1", belongsTo+"="+d.run), l.env...)
+	if l.uid != 0 {
+		d.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(l.uid), Gid: uint32(l.uid)}}
+		d.cmd.Path = "/proc/self/exe" // the folder of the test's program may be closed to others
+	}
 	stderr, err := d.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -138,12 +141,62 @@ func start(t *testing.T, l launch) *daemon {
 	return d
 }
 
+// belongsTo is a variable of everything that a daemon starts; its value is the daemon's run directory.
+const belongsTo = "TEST_DAEMON"
+
+// folders makes the daemon's folders, on a tmpfs, where a commit of the disk by somebody else delays nobody.
+func (d *daemon) folders(l launch) {
+	d.t.Helper()
+	root, err := os.MkdirTemp("/dev/shm", "celldtest")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { os.RemoveAll(root) })
+	d.run, d.data, d.ws = root+"/run", root+"/data", root+"/ws"
+	for _, dir := range []string{root, d.run, d.data, d.ws} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			d.t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			d.t.Fatal(err)
+		}
+		if l.uid != 0 {
+			if err := os.Chown(dir, l.uid, l.uid); err != nil {
+				d.t.Fatal(err)
+			}
+		}
+	}
+	if l.data != "" {
+		d.data = l.data
+	}
+}
+
+// as is the same daemon for a subtest.
+func (d *daemon) as(t *testing.T) *daemon {
+	c := *d
+	c.t = t
+	return &c
+}
+
+// pid is the daemon's process, also when it was started through something that forks.
+func (d *daemon) pid() int {
+	pid := d.cmd.Process.Pid
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); !bytes.HasPrefix(args, []byte(os.Args[0])) {
+		fmt.Sscan(string(children), &pid)
+	}
+	return pid
+}
+
 // stop ends the daemon as an init system would, and looks at what it leaves.
 func (d *daemon) stop() {
 	if d.cmd.ProcessState != nil {
 		return
 	}
-	d.cmd.Process.Signal(syscall.SIGTERM)
+	syscall.Kill(d.pid(), syscall.SIGTERM)
 	<-d.done
 	if err := d.cmd.Wait(); err != nil {
 		d.t.Errorf("celld ended with %v\n%s", err, d.log.String())
