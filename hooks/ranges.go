@@ -1,5 +1,7 @@
 package hooks
 
+import "context"
+
 // Range is a run of bytes in a store, From included and To not.
 type Range struct{ From, To int64 }
 
@@ -32,3 +34,24 @@ func (s *Store) Write(p []byte) (int, error) {
 
 // Unfinished returns what the unfinished line holds so far, in line mode. It is valid until the next call of Feed.
 func (t *Text) Unfinished() []byte { return t.pend }
+
+// Wait returns when there is something after position after or the execution has ended, or with ctx's cause.
+func (j *Journal) Wait(ctx context.Context, after int64) error {
+	for {
+		j.mu.Lock()
+		if j.pos > after || j.ended {
+			j.mu.Unlock()
+			return nil
+		}
+		if j.more == nil {
+			j.more = make(chan struct{})
+		}
+		more := j.more
+		j.mu.Unlock()
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -9,25 +9,30 @@ import (
 
 // Defines values for ErrorCode.
 const (
-	ErrorCodeAlreadyConnected    ErrorCode = "ALREADY_CONNECTED"
-	ErrorCodeBusy                ErrorCode = "BUSY"
-	ErrorCodeConflict            ErrorCode = "CONFLICT"
-	ErrorCodeContextNotFound     ErrorCode = "CONTEXT_NOT_FOUND"
-	ErrorCodeFileNotFound        ErrorCode = "FILE_NOT_FOUND"
-	ErrorCodeInvalidFile         ErrorCode = "INVALID_FILE"
-	ErrorCodeInvalidFileContent  ErrorCode = "INVALID_FILE_CONTENT"
-	ErrorCodeInvalidFileMetadata ErrorCode = "INVALID_FILE_METADATA"
-	ErrorCodeInvalidRequestBody  ErrorCode = "INVALID_REQUEST_BODY"
-	ErrorCodeLimitExceeded       ErrorCode = "LIMIT_EXCEEDED"
-	ErrorCodeMethodNotAllowed    ErrorCode = "METHOD_NOT_ALLOWED"
-	ErrorCodeMissingQuery        ErrorCode = "MISSING_QUERY"
-	ErrorCodeNotFound            ErrorCode = "NOT_FOUND"
-	ErrorCodeNotSupported        ErrorCode = "NOT_SUPPORTED"
-	ErrorCodeRuntimeError        ErrorCode = "RUNTIME_ERROR"
-	ErrorCodeTooLarge            ErrorCode = "TOO_LARGE"
-	ErrorCodeUnauthorized        ErrorCode = "UNAUTHORIZED"
-	ErrorCodeUnavailable         ErrorCode = "UNAVAILABLE"
-	ErrorCodeUnknown             ErrorCode = "UNKNOWN"
+	ErrorCodeAlreadyConnected          ErrorCode = "ALREADY_CONNECTED"
+	ErrorCodeBusy                      ErrorCode = "BUSY"
+	ErrorCodeConflict                  ErrorCode = "CONFLICT"
+	ErrorCodeContextNotFound           ErrorCode = "CONTEXT_NOT_FOUND"
+	ErrorCodeFileNotFound              ErrorCode = "FILE_NOT_FOUND"
+	ErrorCodeInvalidFile               ErrorCode = "INVALID_FILE"
+	ErrorCodeInvalidFileContent        ErrorCode = "INVALID_FILE_CONTENT"
+	ErrorCodeInvalidFileMetadata       ErrorCode = "INVALID_FILE_METADATA"
+	ErrorCodeInvalidOperationID        ErrorCode = "invalid_operation_id"
+	ErrorCodeInvalidRequestBody        ErrorCode = "INVALID_REQUEST_BODY"
+	ErrorCodeLimitExceeded             ErrorCode = "LIMIT_EXCEEDED"
+	ErrorCodeMethodNotAllowed          ErrorCode = "METHOD_NOT_ALLOWED"
+	ErrorCodeMissingQuery              ErrorCode = "MISSING_QUERY"
+	ErrorCodeNotFound                  ErrorCode = "NOT_FOUND"
+	ErrorCodeNotSupported              ErrorCode = "NOT_SUPPORTED"
+	ErrorCodeOperationCapacityExceeded ErrorCode = "operation_capacity_exceeded"
+	ErrorCodeOperationConflict         ErrorCode = "operation_conflict"
+	ErrorCodeOperationExpired          ErrorCode = "operation_expired"
+	ErrorCodeOperationInstanceMismatch ErrorCode = "operation_instance_mismatch"
+	ErrorCodeRuntimeError              ErrorCode = "RUNTIME_ERROR"
+	ErrorCodeTooLarge                  ErrorCode = "TOO_LARGE"
+	ErrorCodeUnauthorized              ErrorCode = "UNAUTHORIZED"
+	ErrorCodeUnavailable               ErrorCode = "UNAVAILABLE"
+	ErrorCodeUnknown                   ErrorCode = "UNKNOWN"
 )
 
 // Valid indicates whether the value is a known member of the ErrorCode enum.
@@ -49,6 +54,8 @@ func (e ErrorCode) Valid() bool {
 		return true
 	case ErrorCodeInvalidFileMetadata:
 		return true
+	case ErrorCodeInvalidOperationID:
+		return true
 	case ErrorCodeInvalidRequestBody:
 		return true
 	case ErrorCodeLimitExceeded:
@@ -60,6 +67,14 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodeNotFound:
 		return true
 	case ErrorCodeNotSupported:
+		return true
+	case ErrorCodeOperationCapacityExceeded:
+		return true
+	case ErrorCodeOperationConflict:
+		return true
+	case ErrorCodeOperationExpired:
+		return true
+	case ErrorCodeOperationInstanceMismatch:
 		return true
 	case ErrorCodeRuntimeError:
 		return true
@@ -169,6 +184,45 @@ func (e OnDisconnect) Valid() bool {
 	}
 }
 
+// Defines values for OperationState.
+const (
+	OperationStateCreated  OperationState = "created"
+	OperationStateCreating OperationState = "creating"
+	OperationStateFailed   OperationState = "failed"
+)
+
+// Valid indicates whether the value is a known member of the OperationState enum.
+func (e OperationState) Valid() bool {
+	switch e {
+	case OperationStateCreated:
+		return true
+	case OperationStateCreating:
+		return true
+	case OperationStateFailed:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for OperationKind.
+const (
+	OperationKindCommand OperationKind = "command"
+	OperationKindPTY     OperationKind = "pty"
+)
+
+// Valid indicates whether the value is a known member of the OperationKind enum.
+func (e OperationKind) Valid() bool {
+	switch e {
+	case OperationKindCommand:
+		return true
+	case OperationKindPTY:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for OutputMode.
 const (
 	OutputModeBase64 OutputMode = "base64"
@@ -250,6 +304,51 @@ func (e WaitResultEvent) Valid() bool {
 	}
 }
 
+// Defines values for ListExecutionsParamsKind.
+const (
+	ListExecutionsParamsKindBackgroundCommand ListExecutionsParamsKind = "background-command"
+	ListExecutionsParamsKindCode              ListExecutionsParamsKind = "code"
+	ListExecutionsParamsKindCommand           ListExecutionsParamsKind = "command"
+	ListExecutionsParamsKindPty               ListExecutionsParamsKind = "pty"
+	ListExecutionsParamsKindSession           ListExecutionsParamsKind = "session"
+)
+
+// Valid indicates whether the value is a known member of the ListExecutionsParamsKind enum.
+func (e ListExecutionsParamsKind) Valid() bool {
+	switch e {
+	case ListExecutionsParamsKindBackgroundCommand:
+		return true
+	case ListExecutionsParamsKindCode:
+		return true
+	case ListExecutionsParamsKindCommand:
+		return true
+	case ListExecutionsParamsKindPty:
+		return true
+	case ListExecutionsParamsKindSession:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListExecutionsParamsState.
+const (
+	ListExecutionsParamsStateFinished ListExecutionsParamsState = "finished"
+	ListExecutionsParamsStateRunning  ListExecutionsParamsState = "running"
+)
+
+// Valid indicates whether the value is a known member of the ListExecutionsParamsState enum.
+func (e ListExecutionsParamsState) Valid() bool {
+	switch e {
+	case ListExecutionsParamsStateFinished:
+		return true
+	case ListExecutionsParamsStateRunning:
+		return true
+	default:
+		return false
+	}
+}
+
 // Account A user or group by name or number.
 type Account = json.RawMessage
 
@@ -301,6 +400,25 @@ type Column struct {
 
 	// Type The database's own name of the type.
 	Type string `json:"type"`
+}
+
+// CommandOperationRequest defines model for CommandOperationRequest.
+type CommandOperationRequest struct {
+	Argv       []string `json:"argv,omitempty"`
+	Background *bool    `json:"background,omitempty"`
+	Command    *string  `json:"command,omitempty"`
+	Cwd        *string  `json:"cwd,omitempty"`
+
+	// Envs Environment variables, beside the daemon's own. Names are letters, digits and `_`, no digit first.
+	Envs Envs    `json:"envs,omitempty"`
+	GID  *UserID `json:"gid,omitempty"`
+
+	// OperationID `INSTANCE.ISSUED_AT.TOKEN`, from `/execution/instance`; the token is 8 to 128 characters of the caller's choice.
+	OperationID string `json:"operation_id"`
+
+	// Timeout Milliseconds until the run is ended. 0 means none; absent means the default of its session or context.
+	Timeout *Timeout `json:"timeout,omitempty"`
+	UID     *UserID  `json:"uid,omitempty"`
 }
 
 // CommandStatus defines model for CommandStatus.
@@ -427,6 +545,26 @@ type Event = json.RawMessage
 // EventType defines model for EventType.
 type EventType string
 
+// Execution defines model for Execution.
+type Execution struct {
+	// Content What runs; its first 64 KiB.
+	Content string `json:"content"`
+
+	// ContextID The session or context in which it runs.
+	ContextID *string `json:"context_id,omitempty"`
+
+	// EID The event's position in the journal, also the frame's `id`.
+	EID         EID        `json:"eid"`
+	Error       *string    `json:"error,omitempty"`
+	ExecutionID string     `json:"execution_id"`
+	ExitCode    *int       `json:"exit_code,omitempty"`
+	FinishedAt  *time.Time `json:"finished_at,omitempty"`
+	Kind        string     `json:"kind"`
+	Language    *string    `json:"language,omitempty"`
+	Running     bool       `json:"running"`
+	StartedAt   time.Time  `json:"started_at"`
+}
+
 // ExecutionError A failure as data.
 type ExecutionError struct {
 	// Code The database's error number.
@@ -439,6 +577,16 @@ type ExecutionError struct {
 	Evalue    string   `json:"evalue"`
 	Sqlstate  *string  `json:"sqlstate,omitempty"`
 	Traceback []string `json:"traceback"`
+}
+
+// ExecutionInstance defines model for ExecutionInstance.
+type ExecutionInstance struct {
+	Capacity   int    `json:"capacity"`
+	InstanceID string `json:"instance_id"`
+
+	// IssuedAt The daemon's time in Unix seconds.
+	IssuedAt         int64 `json:"issued_at"`
+	RetentionSeconds int64 `json:"retention_seconds"`
 }
 
 // FileInfo One entry of a directory. In a path that isn't UTF-8 each bad byte is U+FFFD, and `path_base64` holds the exact
@@ -566,6 +714,22 @@ type MoveItem struct {
 // OnDisconnect What happens to the run when the connection that started it breaks. `kill` cancels it, `interrupt` interrupts
 // the cell, `continue` lets it go on. Commands and sessions are killed and cells interrupted unless told otherwise.
 type OnDisconnect string
+
+// Operation defines model for Operation.
+type Operation struct {
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// ID The id of what was created.
+	ID    string         `json:"id"`
+	Kind  OperationKind  `json:"kind"`
+	State OperationState `json:"state"`
+}
+
+// OperationState defines model for Operation.State.
+type OperationState string
+
+// OperationKind defines model for OperationKind.
+type OperationKind string
 
 // OutputEvent Output. It has `text`, or `data` where the run asked for base64.
 type OutputEvent struct {
@@ -996,6 +1160,24 @@ type ListDirectoryParams struct {
 	Depth *int64 `form:"depth,omitempty" json:"depth,omitempty"`
 }
 
+// GetOperationParams defines parameters for GetOperation.
+type GetOperationParams struct {
+	Kind              OperationKind `form:"kind" json:"kind"`
+	XEXECDOPERATIONID string        `json:"X-EXECD-OPERATION-ID"`
+}
+
+// ListExecutionsParams defines parameters for ListExecutions.
+type ListExecutionsParams struct {
+	Kind  *ListExecutionsParamsKind  `form:"kind,omitempty" json:"kind,omitempty"`
+	State *ListExecutionsParamsState `form:"state,omitempty" json:"state,omitempty"`
+}
+
+// ListExecutionsParamsKind defines parameters for ListExecutions.
+type ListExecutionsParamsKind string
+
+// ListExecutionsParamsState defines parameters for ListExecutions.
+type ListExecutionsParamsState string
+
 // ExecutionEventsParams defines parameters for ExecutionEvents.
 type ExecutionEventsParams struct {
 	// After The position after which to go on; 0 or absent means from the start. It goes before Last-Event-ID.
@@ -1006,6 +1188,10 @@ type ExecutionEventsParams struct {
 
 	// Output How output is sent; absent means as the run asked.
 	Output *Output `form:"output,omitempty" json:"output,omitempty"`
+
+	// Wait A long poll: answer with what is there as soon as there is something, at the latest after so many
+	// milliseconds, then with 204.
+	Wait *int64 `form:"wait,omitempty" json:"wait,omitempty"`
 
 	// LastEventID What browsers send when they reconnect; the same as the position in the query.
 	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
@@ -1103,6 +1289,9 @@ type CodeInputJSONRequestBody = CodeInputRequest
 
 // RunCommandJSONRequestBody defines body for RunCommand for application/json ContentType.
 type RunCommandJSONRequestBody = RunCommandRequest
+
+// CreateCommandOperationJSONRequestBody defines body for CreateCommandOperation for application/json ContentType.
+type CreateCommandOperationJSONRequestBody = CommandOperationRequest
 
 // SignalCommandJSONRequestBody defines body for SignalCommand for application/json ContentType.
 type SignalCommandJSONRequestBody = SignalRequest

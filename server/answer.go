@@ -13,8 +13,8 @@ import (
 // maxAnswer is how much of each stream one JSON answer carries, in bytes; the middle of a longer one is left out.
 const maxAnswer = 1 << 20
 
-// answer collects a whole run and sends it as one JSON object. It implements hooks.Writer.
-type answer struct {
+// oneAnswer collects a whole run and sends it as one JSON object. It implements hooks.Writer.
+type oneAnswer struct {
 	c           echo.Context
 	enc         encoder // for results and errors, which look as they do in events
 	started     time.Time
@@ -27,19 +27,19 @@ type answer struct {
 	hasTerminal bool
 }
 
-func newAnswer(c echo.Context) *answer { return &answer{c: c} }
+func newAnswer(c echo.Context) *oneAnswer { return &oneAnswer{c: c} }
 
 // OnInit implements hooks.Hooks.
-func (a *answer) OnInit(e hooks.Init) { a.id, a.started = e.ExecutionID, e.Time }
+func (a *oneAnswer) OnInit(e hooks.Init) { a.id, a.started = e.ExecutionID, e.Time }
 
 // OnStdout implements hooks.Hooks.
-func (a *answer) OnStdout(o hooks.Output) { a.out.add(o.Data) }
+func (a *oneAnswer) OnStdout(o hooks.Output) { a.out.add(o.Data) }
 
 // OnStderr implements hooks.Hooks.
-func (a *answer) OnStderr(o hooks.Output) { a.errs.add(o.Data) }
+func (a *oneAnswer) OnStderr(o hooks.Output) { a.errs.add(o.Data) }
 
 // OnResult implements hooks.Hooks.
-func (a *answer) OnResult(e hooks.Result) {
+func (a *oneAnswer) OnResult(e hooks.Result) {
 	a.enc.buf = nil // the item keeps it
 	a.enc.resultFields(e, sortedTypes(e))
 	a.enc.buf[0] = '{' // instead of the comma
@@ -47,10 +47,10 @@ func (a *answer) OnResult(e hooks.Result) {
 }
 
 // OnStatus implements hooks.Hooks.
-func (a *answer) OnStatus(hooks.Status) {}
+func (a *oneAnswer) OnStatus(hooks.Status) {}
 
 // OnError implements hooks.Hooks.
-func (a *answer) OnError(e hooks.Failure) {
+func (a *oneAnswer) OnError(e hooks.Failure) {
 	a.enc.buf = nil
 	a.enc.failure(&e.ExecError)
 	a.failure = a.enc.buf[len(`,"error":`):]
@@ -58,15 +58,15 @@ func (a *answer) OnError(e hooks.Failure) {
 }
 
 // OnComplete implements hooks.Hooks.
-func (a *answer) OnComplete(e hooks.Complete) {
+func (a *oneAnswer) OnComplete(e hooks.Complete) {
 	a.exit, a.took, a.hasTerminal = e.ExitCode, e.Duration, true
 }
 
 // Flush implements hooks.Writer.
-func (a *answer) Flush() error { return nil }
+func (a *oneAnswer) Flush() error { return nil }
 
 // finish sends the answer.
-func (a *answer) finish() error {
+func (a *oneAnswer) finish() error {
 	e := &encoder{}
 	e.raw(`{"execution_id":`)
 	e.buf = appendJSON(e.buf, a.id)

@@ -110,15 +110,10 @@ func (s *Server) deleteContexts(c echo.Context) error {
 
 // restartContext is POST /code/contexts/{id}/restart.
 func (s *Server) restartContext(c echo.Context) error {
-	id := c.Param("id")
-	if err := s.controller.RestartContext(c.Request().Context(), id); err != nil {
+	if err := s.controller.RestartContext(c.Request().Context(), c.Param("id")); err != nil {
 		return err
 	}
-	x, err := s.controller.Context(id)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, codeContext(x))
+	return c.NoContent(http.StatusOK)
 }
 
 // codeInput is POST /code/input: the answer to an input_request, by context or execution id.

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"net/http"
-	"strconv"
 
 	"github.com/celld/celld/backends"
 	"github.com/celld/celld/hooks"
@@ -71,58 +70,6 @@ func (s *Server) newStream(c echo.Context, mode hooks.Mode, after int64) *stream
 
 // abort cuts the connection, so that a client that is still there doesn't take a cut stream for a whole one.
 func abort(c echo.Context) error { panic(http.ErrAbortHandler) }
-
-// events is GET /executions/{id}/events and GET /command/{id}/resume: what comes after a position.
-func (s *Server) events(c echo.Context) error {
-	e, err := s.controller.Execution(c.Param("id"))
-	if err != nil {
-		return err
-	}
-	after, err := s.after(c)
-	if err != nil {
-		return err
-	}
-	mode := openapi.OutputMode(c.QueryParam("output"))
-	output, err := outputMode(&mode, e.Output)
-	if err != nil {
-		return err
-	}
-	follow := true
-	if f := c.QueryParam("follow"); f != "" {
-		if follow, err = strconv.ParseBool(f); err != nil {
-			return badQuery("follow must be true or false, not %q", f)
-		}
-	}
-	pos, ended := e.Journal.Position()
-	if after >= pos && (ended || !follow) {
-		return c.NoContent(http.StatusNoContent)
-	}
-	ctx := c.Request().Context()
-	w := s.newStream(c, output, after)
-	read := e.Journal.Follow
-	if !follow {
-		read = e.Journal.Replay
-	}
-	if err := read(ctx, after, w); err != nil {
-		return abort(c)
-	}
-	return w.finish()
-}
-
-// after reads the position to resume from: the query, or the header that browsers send when they reconnect.
-func (s *Server) after(c echo.Context) (int64, error) {
-	for _, text := range []string{c.QueryParam("after"), c.QueryParam("after_eid"), c.Request().Header.Get("Last-Event-ID")} {
-		if text == "" {
-			continue
-		}
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || n < 0 {
-			return 0, badQuery("after must be an event id, a number from 0, not %q", text)
-		}
-		return n, nil
-	}
-	return 0, nil
-}
 
 // interruptCommand is DELETE /command?id=.
 func (s *Server) interruptCommand(c echo.Context) error {

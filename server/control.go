@@ -64,17 +64,22 @@ func (s *Server) signalCommand(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := s.signal(e, sig); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusOK)
+}
+
+func (s *Server) signal(e *backends.Execution, sig syscall.Signal) error {
 	send := e.Handle().Signal
 	if send == nil {
 		return &problem{http.StatusBadRequest, openapi.ErrorCodeNotSupported, "this can't be sent signals"}
 	}
-	if err := send(sig); err != nil {
-		if errors.Is(err, os.ErrProcessDone) {
-			return &problem{http.StatusConflict, openapi.ErrorCodeConflict, "it doesn't run any more"}
-		}
-		return err
+	err := send(sig)
+	if errors.Is(err, os.ErrProcessDone) {
+		return &problem{http.StatusConflict, openapi.ErrorCodeConflict, "it doesn't run any more"}
 	}
-	return c.NoContent(http.StatusOK)
+	return err
 }
 
 // signalNamed takes SIGTERM, TERM, term or 15.

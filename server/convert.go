@@ -165,14 +165,15 @@ func (s *Server) chooseSession(req *backends.Request, id *string) error {
 // codeRequest makes a request of POST /code. Without a language and an id the code is a shell command.
 func codeRequest(q *openapi.RunCodeRequest) (backends.Request, error) {
 	req := backends.Request{Kind: backends.KindCode, Code: q.Code, AllowInput: value(q.Stdin), Output: hooks.Raw}
-	if strings.TrimSpace(q.Code) == "" {
-		return req, badRequest("code must not be empty")
-	}
 	if q.Context != nil {
 		req.Language, req.ContextID = value(q.Context.Language), value(q.Context.ID)
 	}
 	if req.Language == "" && req.ContextID == "" {
 		req.Kind, req.Output = backends.KindCommand, hooks.Lines
+	}
+	// A blank cell is one that does nothing.
+	if q.Code == "" || req.Kind == backends.KindCommand && strings.TrimSpace(q.Code) == "" {
+		return req, badRequest("code must not be empty")
 	}
 	switch value(q.OnBusy) {
 	case "", openapi.RunCodeRequestOnBusyQueue:

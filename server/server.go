@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,7 +56,10 @@ type Server struct {
 	log        *slog.Logger
 	token      [sha256.Size]byte
 	echo       *echo.Echo
+	operations *operations
 	draining   atomic.Bool
+	sockets    sync.WaitGroup // connections taken over from net/http
+	closing    chan struct{}  // closed when they have to end
 }
 
 // New makes a Server.
@@ -67,6 +71,7 @@ func New(c Config) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.closing, s.operations = make(chan struct{}), newOperations()
 	s.echo.HTTPErrorHandler = s.onError
 	s.echo.IPExtractor = echo.ExtractIPDirect()
 	s.echo.Pre(requestID, s.catch)
@@ -96,7 +101,13 @@ func (s *Server) routes() {
 	e.POST("/command/:id/stdin", s.writeStdin)
 	e.POST("/command/:id/wait", s.waitCommand)
 	e.GET("/ports", s.listPorts)
+	e.GET("/executions", s.listExecutions)
+	e.GET("/executions/:id", s.getExecution)
 	e.GET("/executions/:id/events", s.events)
+	e.GET("/execution/instance", s.executionInstance)
+	e.GET("/execution/operation", s.getOperation)
+	e.POST("/command/operations", s.createCommandOperation)
+	e.GET("/ws", s.websocket)
 
 	e.POST("/session", s.createSession)
 	e.GET("/session", s.listSessions)
@@ -143,12 +154,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, stop func(), grace t
 	}
 	s.Drain()
 	stop() // ends what runs, so that streams get their terminal event
+	close(s.closing)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	err := hs.Shutdown(end)
 	if err != nil {
 		hs.Close()
 	}
+	s.sockets.Wait() // bounded by their own deadlines
 	if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
 		return serr
 	}

@@ -40,18 +40,8 @@ func (s *Server) runInSession(c echo.Context) error {
 	if err := s.decode(c, &q, false); err != nil {
 		return err
 	}
-	req := backends.Request{
-		Kind: backends.KindSession, ContextID: c.Param("id"), Code: q.Command, Cwd: value(q.Cwd), Env: q.Envs,
-		Stdin: q.Stdin, Create: value(q.Create),
-	}
-	if strings.TrimSpace(q.Command) == "" {
-		return badRequest("command must not be empty")
-	}
-	var err error
-	if req.Timeout, err = timeout(q.Timeout); err != nil {
-		return err
-	}
-	if req.Output, err = outputMode(q.Output, hooks.Lines); err != nil {
+	req, err := sessionRequest(c.Param("id"), &q)
+	if err != nil {
 		return err
 	}
 	ends, err := onDisconnect(q.OnDisconnect)
@@ -59,6 +49,23 @@ func (s *Server) runInSession(c echo.Context) error {
 		return err
 	}
 	return s.startAndFollow(c, req, ends)
+}
+
+// sessionRequest makes a request of POST /session/{id}/run.
+func sessionRequest(id string, q *openapi.RunInSessionRequest) (backends.Request, error) {
+	req := backends.Request{
+		Kind: backends.KindSession, ContextID: id, Code: q.Command, Cwd: value(q.Cwd), Env: q.Envs,
+		Stdin: q.Stdin, Create: value(q.Create),
+	}
+	if strings.TrimSpace(q.Command) == "" {
+		return req, badRequest("command must not be empty")
+	}
+	var err error
+	if req.Timeout, err = timeout(q.Timeout); err != nil {
+		return req, err
+	}
+	req.Output, err = outputMode(q.Output, hooks.Lines)
+	return req, err
 }
 
 // interruptSession is DELETE /session/{id}/run.
