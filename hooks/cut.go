@@ -120,12 +120,11 @@ func last(p []byte, b byte) int {
 	return first + bytes.LastIndexByte(p[first:], b)
 }
 
-// terminator returns the index of the first "\n" or "\r", or -1. It goes in steps, so that lines that all end in one
-// of them don't each cost a search of everything for the other.
+// terminator returns the index of the first "\n" or "\r", or -1. It goes in growing steps, so that lines that all end
+// in one of them don't each cost a search of everything for the other.
 func terminator(p []byte) int {
-	const step = 512
-	for at := 0; at < len(p); at += step {
-		part := p[at:min(at+step, len(p))]
+	for at, size := 0, 128; at < len(p); at, size = at+size, min(2*size, 4096) {
+		part := p[at:min(at+size, len(p))]
 		i := bytes.IndexByte(part, '\n')
 		if i >= 0 {
 			part = part[:i]

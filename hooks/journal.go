@@ -59,8 +59,9 @@ type Journal struct {
 	mu       sync.Mutex // guards what follows; never held across I/O or a call to a writer
 	init     Init
 	records  []record
-	first    int64 // number of records dropped before records[0]
-	dropped  int64 // position of the last record dropped; 1 when none is
+	first    int64    // number of records dropped before records[0]
+	array    []record // what records is the end of
+	dropped  int64    // position of the last record dropped; 1 when none is
 	pos      int64
 	bytes    int64 // offset in the store after the last record
 	readers  []*reader
@@ -329,7 +330,7 @@ func (j *Journal) add(r record) {
 	}
 	j.bytes = r.off + r.size
 	if !j.merge(&r) {
-		j.records = append(j.records, r)
+		j.push(r)
 	}
 	switch r.kind {
 	case kindEnd:
@@ -339,6 +340,18 @@ func (j *Journal) add(r record) {
 		j.evict()
 	}
 	j.wake()
+}
+
+// push appends a record. It uses the room of dropped ones again, so that a full journal doesn't allocate.
+func (j *Journal) push(r record) {
+	if gone := len(j.array) - len(j.records); len(j.array) == cap(j.array) && gone > len(j.array)/8 {
+		n := copy(j.array, j.records)
+		clear(j.array[n:])
+		j.array, j.records = j.array[:n], j.array[:n]
+	}
+	gone := len(j.array) - len(j.records)
+	j.array = append(j.array, r)
+	j.records = j.array[gone:]
 }
 
 // merge joins output to the record before, if that is of the same stream and young enough for its time to stand for

@@ -1,6 +1,7 @@
 package hooks
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"testing"
@@ -108,19 +109,14 @@ type exact struct {
 }
 
 // truth is what a journal was told: for each position after the first, the kind of event and, for output, the byte.
-type truth struct {
-	kinds []kind
-	bytes []byte
-}
+type truth struct{ kinds, bytes []byte }
 
 func (t *truth) add(k kind, data []byte) {
-	if k == kindStdout || k == kindStderr {
-		for _, b := range data {
-			t.kinds, t.bytes = append(t.kinds, k), append(t.bytes, b)
-		}
-		return
+	if k > kindStderr {
+		data = []byte{0}
 	}
-	t.kinds, t.bytes = append(t.kinds, k), append(t.bytes, 0)
+	t.kinds = append(t.kinds, bytes.Repeat([]byte{byte(k)}, len(data))...)
+	t.bytes = append(t.bytes, data...)
 }
 
 func (x *exact) step(k kind, s Stamp, data []byte) {
@@ -137,11 +133,11 @@ func (x *exact) step(k kind, s Stamp, data []byte) {
 	case s.EID-2 >= int64(len(x.truth.kinds)):
 		x.fault = fmt.Errorf("event %d is beyond what was reported", s.EID)
 	default:
-		for i := range n {
-			at := s.EID - n - 1 + i
-			if x.truth.kinds[at] != k || k <= kindStderr && x.truth.bytes[at] != data[i] {
-				x.fault = fmt.Errorf("position %d: kind %d, want %d", at+2, k, x.truth.kinds[at])
-			}
+		from, to := s.EID-n-1, s.EID-1
+		if bytes.Count(x.truth.kinds[from:to], []byte{byte(k)}) != int(n) {
+			x.fault = fmt.Errorf("positions %d..%d aren't all of kind %d", from+2, to+1, k)
+		} else if k <= kindStderr && !bytes.Equal(x.truth.bytes[from:to], data) {
+			x.fault = fmt.Errorf("positions %d..%d hold other bytes", from+2, to+1)
 		}
 	}
 	x.pos, x.end = s.EID, k >= kindError

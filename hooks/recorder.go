@@ -31,6 +31,15 @@ func (r *Recorder) note(name string, s Stamp) {
 	}
 }
 
+func (r *Recorder) output(name string, b *bytes.Buffer, o Output) {
+	if o.End {
+		r.LastEID = o.EID
+		return
+	}
+	r.note(name, o.Stamp)
+	b.Write(o.Data)
+}
+
 // OnInit implements Hooks.
 func (r *Recorder) OnInit(e Init) {
 	r.mu.Lock()
@@ -43,16 +52,14 @@ func (r *Recorder) OnInit(e Init) {
 func (r *Recorder) OnStdout(o Output) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.note("stdout", o.Stamp)
-	r.Stdout.Write(o.Data)
+	r.output("stdout", &r.Stdout, o)
 }
 
 // OnStderr implements Hooks.
 func (r *Recorder) OnStderr(o Output) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.note("stderr", o.Stamp)
-	r.Stderr.Write(o.Data)
+	r.output("stderr", &r.Stderr, o)
 }
 
 // OnResult implements Hooks.

@@ -61,13 +61,12 @@ func (s *Store) Bounds() (base, end int64) {
 	return s.base, s.end
 }
 
-// holds is how many of the newest bytes are kept for certain while the disk works.
+// holds is how many of the newest bytes a running store keeps for certain while the disk works, whatever others need.
 func (s *Store) holds() int64 {
-	n := max(s.maxMemory-segmentSize, segmentSize)
 	if s.path != "" {
-		n = max(n, min(s.maxLog, leastLog))
+		return min(s.maxLog, leastLog)
 	}
-	return n
+	return min(max(s.maxMemory-segmentSize, segmentSize), leastMemory-segmentSize)
 }
 
 // Append adds p and returns its offset. It never fails: what can't be kept is dropped, oldest first.
@@ -101,7 +100,7 @@ func (s *Store) fill(p []byte) int {
 	last := &s.segs[len(s.segs)-1]
 	n := min(segmentSize-len(*last), len(p))
 	before := cap(*last)
-	if need := len(*last) + n; need > before { // only a first, small segment grows
+	if need := len(*last) + n; need > before { // a lone small segment, or one that was trimmed
 		grown := make([]byte, len(*last), min(segmentSize, max(need, 2*before)))
 		copy(grown, *last)
 		*last = grown
@@ -136,13 +135,13 @@ func (s *Store) makeRoom() {
 	s.budget.reclaim()
 	for {
 		s.mu.Lock()
-		held := int64(len(s.segs)) * segmentSize
+		held, finished := int64(len(s.segs))*segmentSize, s.finished
 		s.mu.Unlock()
 		own := held >= s.maxMemory
 		if !own && !s.budget.overMemory() || held <= segmentSize {
 			return
 		}
-		if !s.spill(own || held > leastMemory) {
+		if !s.spill(own || finished || held > leastMemory) {
 			return
 		}
 	}
@@ -323,6 +322,7 @@ func (s *Store) finish() {
 	s.mu.Lock()
 	f, was := s.file, s.finished
 	s.file, s.finished = nil, true
+	s.trim()
 	memory, log := len(s.segs) > 0, s.logBytes > 0
 	s.mu.Unlock()
 	if f != nil {
@@ -336,6 +336,19 @@ func (s *Store) finish() {
 	}
 	if log {
 		s.budget.enter(s, inFile)
+	}
+}
+
+// trim makes the last segment no larger than what is in it. The caller holds appending and mu.
+func (s *Store) trim() {
+	if len(s.segs) == 0 {
+		return
+	}
+	last := &s.segs[len(s.segs)-1]
+	if old := *last; cap(old)-len(old) >= segmentSize/16 {
+		*last = append(make([]byte, 0, len(old)), old...)
+		s.budget.memory.Add(int64(len(old)))
+		s.free(old)
 	}
 }
 
