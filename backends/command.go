@@ -20,13 +20,18 @@ const (
 // Command runs one-shot commands, in the foreground and in the background: only who listens differs.
 type Command struct {
 	Runner *shellrun.Runner
+	Envs   EnvFile // read for each command
 }
 
 // Prepare implements Backend.
 func (b *Command) Prepare(_ context.Context, req Request) (*Run, error) {
+	env, err := b.Envs.under(req.Env)
+	if err != nil {
+		return nil, err
+	}
 	out, errs := &output{}, &output{}
 	p, err := b.Runner.Prepare(shellrun.Command{
-		ID: req.ExecutionID, Text: req.Code, Argv: req.Argv, Dir: req.Cwd, Env: req.Env, User: user(req.UID, req.GID),
+		ID: req.ExecutionID, Text: req.Code, Argv: req.Argv, Dir: req.Cwd, Env: env, User: user(req.UID, req.GID),
 		Stdin: req.Stdin, StdinOpen: req.StdinOpen, Rlimits: req.Rlimits, Stdout: out, Stderr: errs, Late: req.Late,
 	})
 	if err != nil {

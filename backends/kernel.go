@@ -17,6 +17,7 @@ type Kernels struct {
 	Server    *jupyter.Server
 	Languages []string // that the table gives to kernels; other kernelspecs are known by their own names
 	Runner    *shellrun.Runner
+	Envs      EnvFile // read for each new context
 
 	mu   sync.Mutex
 	open map[string]*jupyter.Kernel // by context
@@ -33,11 +34,15 @@ func (b *Kernels) kernel(id string) (*jupyter.Kernel, error) {
 
 // Open implements Stateful.
 func (b *Kernels) Open(ctx context.Context, req OpenRequest) (string, error) {
-	at, err := b.Runner.Surroundings(req.Cwd, req.Env, nil)
+	env, err := b.Envs.under(req.Env)
+	if err != nil {
+		return "", err
+	}
+	at, err := b.Runner.Surroundings(req.Cwd, env, nil)
 	if err != nil {
 		return "", shellRefusal(err)
 	}
-	k, err := b.Server.Open(ctx, jupyter.OpenRequest{ID: req.ID, Language: req.Language, Cwd: at.Dir, Env: req.Env})
+	k, err := b.Server.Open(ctx, jupyter.OpenRequest{ID: req.ID, Language: req.Language, Cwd: at.Dir, Env: env})
 	if err != nil {
 		return "", kernelRefusal(err)
 	}

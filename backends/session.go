@@ -13,7 +13,8 @@ import (
 type Sessions struct {
 	Hub    *shellrun.Sessions
 	Runner *shellrun.Runner
-	Bash   string // absolute path; empty: there is none, and no sessions
+	Bash   string  // absolute path; empty: there is none, and no sessions
+	Envs   EnvFile // read for each new session
 
 	mu   sync.Mutex
 	open map[string]*shellrun.Session
@@ -33,7 +34,11 @@ func (b *Sessions) Open(ctx context.Context, req OpenRequest) (string, error) {
 	if b.Bash == "" {
 		return "", Refuse(NotSupported, "sessions need bash, which is not installed here")
 	}
-	at, err := b.Runner.Surroundings(req.Cwd, req.Env, user(req.UID, req.GID))
+	env, err := b.Envs.under(req.Env)
+	if err != nil {
+		return "", err
+	}
+	at, err := b.Runner.Surroundings(req.Cwd, env, user(req.UID, req.GID))
 	if err != nil {
 		return "", shellRefusal(err)
 	}

@@ -45,6 +45,15 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 	}
 	r := &runners{runDir: s.RunDir}
 	env := proctree.BaseEnv(os.Environ())
+	var envs backends.EnvFile
+	if path := os.Getenv("EXECD_ENVS"); path != "" {
+		path, err := filepath.Abs(path)
+		if err != nil {
+			return nil, fmt.Errorf("EXECD_ENVS: %w", err)
+		}
+		envs = backends.EnvFile(path)
+		env = append(env, "EXECD_ENVS="+path) // clients write to it by commands
+	}
 	shell := &shellrun.Runner{Workspace: s.Workspace, Env: env, Grace: backends.Grace}
 	bash, _ := exec.LookPath("bash") // absolute, or empty: sessions then say so
 	var err error
@@ -64,13 +73,13 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 		conf.Managed = r.managed
 	}
 	r.kernels = jupyter.NewServer(conf)
-	kernels := &backends.Kernels{Server: r.kernels, Languages: kernelLanguages, Runner: shell}
-	command := &backends.Command{Runner: shell}
+	kernels := &backends.Kernels{Server: r.kernels, Languages: kernelLanguages, Runner: shell, Envs: envs}
+	command := &backends.Command{Runner: shell, Envs: envs}
 	r.fallback = kernels
 	r.table = map[string]backends.Backend{
 		backends.KindCommand:    command,
 		backends.KindBackground: command,
-		backends.KindSession:    &backends.Sessions{Hub: r.hub, Runner: shell, Bash: bash},
+		backends.KindSession:    &backends.Sessions{Hub: r.hub, Runner: shell, Bash: bash, Envs: envs},
 	}
 	for _, language := range kernelLanguages {
 		r.table[language] = kernels
