@@ -139,8 +139,8 @@ func (s *Session) Info() SessionInfo {
 	}
 	if s.shell != nil {
 		info.PID = s.shell.tree.PID()
-		if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", info.PID)); err == nil {
-			info.Cwd = strings.TrimSuffix(cwd, " (deleted)")
+		if cwd := s.shell.cwd(); cwd != "" {
+			info.Cwd = cwd
 		}
 	}
 	return info

@@ -1,50 +1,73 @@
 package shellrun
 
 import (
-	"context"
-	"os"
 	"os/exec"
+	"slices"
 	"testing"
+	"time"
 )
 
-
-func benchSessions(b *testing.B) *Sessions {
-	dir, _ := os.MkdirTemp("/dev/shm", "celldtest")
-	b.Cleanup(func() { os.RemoveAll(dir) })
-	h, err := NewSessions(dir)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { h.Close() })
-	return h
-}
-
-func BenchmarkRun(b *testing.B) {
-	h := benchSessions(b)
-	s, err := h.Open(b.Context(), SessionConfig{ID: "x", Bash: "/bin/bash", Dir: "/", BaseEnv: os.Environ()})
-	if err != nil {
-		b.Fatal(err)
-	}
+// BenchmarkSessionRun measures a run of a builtin from the call to the record, with the session at rest before it, and
+// bash started by os/exec beside it. The medians are what counts.
+func BenchmarkSessionRun(b *testing.B) {
+	s := open(b, testSessions(b))
+	var runs, floor []time.Duration
 	for b.Loop() {
-		s.Run(b.Context(), SessionRun{ID: "abc", Text: ":"})
-	}
-	s.Close(context.Background())
-}
-
-func BenchmarkExec(b *testing.B) {
-	for b.Loop() {
-		exec.Command("/bin/bash", "-c", "true").Run()
-	}
-}
-func BenchmarkOpen(b *testing.B) {
-	h := benchSessions(b)
-	for b.Loop() {
-		s, err := h.Open(b.Context(), SessionConfig{ID: "x", Bash: "/bin/bash", Dir: "/", BaseEnv: os.Environ()})
-		if err != nil {
+		s.turn <- struct{}{} // until the last run has been settled
+		<-s.turn
+		start := time.Now()
+		if _, err := s.Run(b.Context(), SessionRun{ID: "0123456789abcdef0123456789abcdef", Text: ":"}); err != nil {
 			b.Fatal(err)
 		}
-		b.StopTimer()
-		s.Close(context.Background())
-		b.StartTimer()
+		runs = append(runs, time.Since(start))
+		start = time.Now()
+		if err := exec.Command("/bin/bash", "-c", "true").Run(); err != nil {
+			b.Fatal(err)
+		}
+		floor = append(floor, time.Since(start))
 	}
+	report(b, runs, floor)
+}
+
+func report(b *testing.B, runs, floor []time.Duration) {
+	slices.Sort(runs)
+	slices.Sort(floor)
+	at := func(ds []time.Duration, q float64) float64 { return float64(ds[int(q*float64(len(ds)-1))]) }
+	b.ReportMetric(at(runs, .5)/at(floor, .5), "p50/floor")
+	b.ReportMetric(at(runs, .99)/at(floor, .99), "p99/floor")
+	b.ReportMetric(at(runs, .5)/1e3, "p50-µs")
+	b.ReportMetric(at(floor, .5)/1e3, "floor-µs")
+}
+
+// BenchmarkSessionBackToBack also counts the snapshot in between.
+func BenchmarkSessionBackToBack(b *testing.B) {
+	s := open(b, testSessions(b))
+	for b.Loop() {
+		s.Run(b.Context(), SessionRun{ID: "0123456789abcdef0123456789abcdef", Text: ":"})
+	}
+}
+
+// BenchmarkSessionOpen measures a session from nothing to its first answer, and a bare bash that answers.
+func BenchmarkSessionOpen(b *testing.B) {
+	h := testSessions(b)
+	var opens, floor []time.Duration
+	for b.Loop() {
+		start := time.Now()
+		s := open(b, h)
+		opens = append(opens, time.Since(start))
+		s.Close(b.Context())
+		start = time.Now()
+		cmd := exec.Command("/bin/bash", "--norc", "--noprofile")
+		in, _ := cmd.StdinPipe()
+		out, _ := cmd.StdoutPipe()
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		in.Write([]byte("echo\n"))
+		out.Read(make([]byte, 1))
+		floor = append(floor, time.Since(start))
+		in.Close()
+		cmd.Wait()
+	}
+	report(b, opens, floor)
 }

@@ -13,6 +13,7 @@ import (
 // is there when a run ends is the run's, what comes later is its session's. It holds a buffer only while there is
 // something to copy.
 type pump struct {
+	name string
 	file *os.File
 	raw  syscall.RawConn
 	turn chan struct{} // holds one token; who has it reads and writes, and may change out
@@ -43,7 +44,7 @@ func newPump(fd int, name string, out io.Writer) (*pump, error) {
 		f.Close()
 		return nil, err
 	}
-	p := &pump{file: f, raw: raw, turn: make(chan struct{}, 1), out: out, done: make(chan struct{})}
+	p := &pump{name: name, file: f, raw: raw, turn: make(chan struct{}, 1), out: out, done: make(chan struct{})}
 	p.turn <- struct{}{}
 	return p, nil
 }
@@ -99,6 +100,13 @@ func readPipe(fd int, buf []byte) (n int, ready bool) {
 			return n, true
 		}
 	}
+}
+
+// aim sends what comes to another writer.
+func (p *pump) aim(out io.Writer) {
+	<-p.turn
+	p.out = out
+	p.turn <- struct{}{}
 }
 
 // settle copies what is in the pipe now and sends what comes after it to late.

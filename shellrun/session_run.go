@@ -76,7 +76,8 @@ type running struct {
 	run     SessionRun
 	sh      *shell
 	files   runFiles
-	pumps   []*pump
+	pumps   []*pump       // that carry its output
+	made    []*pump       // of those, the ones made for it
 	record  <-chan string // gets the name of the record
 	idle    <-chan struct{}
 	back    chan struct{} // closed when the run has ended, for the interruption
@@ -106,7 +107,6 @@ func (r *running) start(ctx context.Context) error {
 	f := &r.files
 	f.mark, f.stdin, f.status = nonce(), r.run.HasStdin, s.state.status != 0
 	s.pumped++
-	f.out, f.err = fmt.Sprintf("o%d", s.pumped), fmt.Sprintf("e%d", s.pumped)
 	if err := r.lay(); err != nil {
 		return fmt.Errorf("session %s: %w", s.id, err)
 	}
@@ -139,17 +139,14 @@ func (r *running) ready(ctx context.Context) error {
 func (r *running) lay() error {
 	s, f := r.s, &r.files
 	stdout, stderr := r.run.Stdout, r.run.Stderr
-	if c := s.state.traceStart(r.run.Text, variable(s.variables(), "PS4")); c != "" {
+	if c := s.traceStart(r.run.Text); c != "" {
 		stdout, stderr = newUntrace(stdout, c), newUntrace(stderr, c)
 	}
-	err := r.pipe(output, f.out, stdout)
+	err := r.pipe(stdout, stderr)
 	if errors.Is(err, unix.ENOENT) { // somebody removed the folder
 		if err = s.furnish(); err == nil {
-			err = errors.Join(s.openSnapshots(r.sh), r.pipe(output, f.out, stdout))
+			err = errors.Join(s.openSnapshots(r.sh), r.pipe(stdout, stderr))
 		}
-	}
-	if err == nil {
-		err = r.pipe(errput, f.err, stderr)
 	}
 	if err == nil && f.stdin {
 		err = s.write("i", r.run.Stdin)
@@ -161,28 +158,45 @@ func (r *running) lay() error {
 		err = s.write("bash", s.state.prologue()+r.run.Text)
 	}
 	if err == nil {
+		f.rebind = len(r.made) > 0
 		err = s.write("w", s.wrapper(&r.run, r.sh, *f))
 	}
 	return err
 }
 
-// pipe makes the pipe for a stream, if the shell has a descriptor for it.
-func (r *running) pipe(u use, name string, to io.Writer) error {
-	if !slices.Contains(r.sh.fds[:], u) {
-		return nil
+// pipe sees to it that there is a pipe for each stream that the shell has a descriptor for. Those of the last run will
+// do, unless some process may still write to them.
+func (r *running) pipe(stdout, stderr io.Writer) error {
+	s, sh := r.s, r.sh
+	keep := sh.bound && sh.alone
+	if !keep {
+		s.pumped++
 	}
-	fd, err := r.s.fifo(name, unix.O_RDONLY)
-	if err != nil {
-		return err
+	for u, to := range map[use]io.Writer{output: stdout, errput: stderr} {
+		if !slices.Contains(sh.fds[:], u) {
+			continue
+		}
+		if to == nil {
+			to = io.Discard
+		}
+		if keep {
+			sh.pipes[u].aim(to)
+			r.pumps = append(r.pumps, sh.pipes[u])
+			continue
+		}
+		name := fmt.Sprintf("%c%d", "oe"[u-output], s.pumped)
+		fd, err := s.fifo(name, unix.O_RDONLY)
+		if err != nil {
+			return err
+		}
+		p, err := s.pump(fd, name, to)
+		if err != nil {
+			return err
+		}
+		sh.pipes[u] = p
+		r.pumps, r.made = append(r.pumps, p), append(r.made, p)
 	}
-	if to == nil {
-		to = io.Discard
-	}
-	p, err := r.s.pump(fd, name, to)
-	if err == nil {
-		r.pumps = append(r.pumps, p)
-	}
-	return err
+	return nil
 }
 
 // tell tells the shell a line; idle is closed when it has done what the line says.
@@ -313,7 +327,13 @@ func (r *running) wedged() SessionExit {
 // abandon ends a run that could not begin.
 func (r *running) abandon() {
 	for _, p := range r.pumps {
+		p.aim(r.s.late)
+	}
+	for _, p := range r.made { // the shell may not have opened them
 		p.stop()
+	}
+	if r.sh != nil && len(r.made) > 0 {
+		r.sh.bound = false
 	}
 	r.s.setRunning("")
 	<-r.s.turn

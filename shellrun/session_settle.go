@@ -1,7 +1,6 @@
 package shellrun
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -16,11 +15,11 @@ import (
 func (r *running) settle() {
 	s := r.s
 	defer func() { <-s.turn }()
-	good := !r.sh.dying() && r.snapshot() && r.awaitIdle() && (!r.cut || r.calm())
+	good := !r.sh.dying() && r.snapshot() && (!r.cut || r.calm())
 	if good {
 		s.survey(r.sh)
 		limits := readLimits(r.sh.tree.PID())
-		cwd := s.Info().Cwd
+		cwd := r.sh.cwd()
 		s.mu.Lock()
 		s.state.limits, s.state.cwd = limits, cwd
 		s.mu.Unlock()
@@ -35,17 +34,27 @@ func (r *running) settle() {
 	}
 }
 
-// leave removes the run's files and lets its pumps go on for as long as somebody holds the other ends.
+// leave removes the run's files. Its pumps go on for as long as somebody holds the other ends.
 func (r *running) leave() {
 	s := r.s
-	for _, p := range r.pumps {
+	for _, p := range r.made {
 		// A pipe that was never opened for writing has no end to see: open it once.
-		fd, err := unix.Open(s.dir+"/"+p.file.Name(), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		fd, err := unix.Open(s.dir+"/"+p.name, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 		if err == nil {
 			unix.Close(fd)
 		}
+		s.clear(p.name)
 	}
-	s.clear("w", "bash", "i", "status", "debug", "builtin", r.files.out, r.files.err)
+	s.clear("w", "bash")
+	if r.files.stdin {
+		s.clear("i")
+	}
+	if r.files.status {
+		s.clear("status")
+	}
+	if r.cut {
+		s.clear("debug")
+	}
 }
 
 // pump starts a pump that Close can stop.
@@ -68,31 +77,29 @@ func (s *Session) pump(fd int, name string, to io.Writer) (*pump, error) {
 
 // snapshot takes the shell's state. It says false when the shell is no good any more.
 func (r *running) snapshot() bool {
-	s := r.s
-	b, release := s.readSnapshot(r.sh, r.idle)
-	ok := r.take(b)
+	b, release, ok := r.readSnapshot()
+	took := ok && r.take(b)
 	release()
-	if ok {
-		return true
-	}
-	if r.sh.dying() {
-		return false
-	}
-	return r.mend()
+	return took || ok && r.mend()
 }
 
 // take makes b the session's state.
 func (r *running) take(b []byte) bool {
 	s := r.s
 	next := s.state
-	split, ok := next.take(b, s.mark())
+	p, ok := next.take(b, s.mark())
 	if !ok {
 		return false
 	}
 	if r.whole { // else what was taken from the shell is still to be put back
 		next.flags = pick(r.flags, strippedFlags)
-		next.traps = bytes.Clone(split[partOwnTraps])
 		next.builtin = nil
+		next.traps = nil
+		for _, c := range p.traps {
+			if isTrap(c, debugTrap, errTrap, returnTrap) {
+				next.traps = append(next.traps, c...)
+			}
+		}
 	}
 	s.mu.Lock()
 	s.state = next
@@ -124,12 +131,14 @@ func (r *running) mend() bool {
 	if r.tell(`{ CELLD_O=$BASHOPTS:$SHELLOPTS;POSIXLY_CORRECT=1;\set -T;\. '`+s.dir+`/mend';} 2>/dev/null`) != nil {
 		return false
 	}
-	b, release := s.readSnapshot(r.sh, r.idle)
+	b, release, ok := r.readSnapshot()
 	defer release()
-	if !r.take(b) {
+	if !ok || !r.take(b) {
 		return false
 	}
-	if f := s.readBack("builtin"); r.whole && len(f) > 0 {
+	f := s.readBack("builtin")
+	s.clear("builtin")
+	if r.whole && len(f) > 0 {
 		s.mu.Lock()
 		s.state.builtin = f
 		s.mu.Unlock()
@@ -172,66 +181,71 @@ func (r *running) awaitIdle() bool {
 	return false
 }
 
-// readSnapshot reads from the shell until the end of a snapshot, or until there is no more to come. release gives back
-// what b is in.
-func (s *Session) readSnapshot(sh *shell, idle <-chan struct{}) (b []byte, release func()) {
-	buf := s.bufs.get()
-	b = (*buf)[:0]
-	end := []byte(s.mark() + " end\n")
-	stop, over := make(chan struct{}), make(chan struct{})
-	patience := time.NewTimer(settlePatience)
+// readSnapshot returns what the shell has told about its state, once it has read all it was told to do. It says false
+// when the shell is no good any more. A snapshot that doesn't fit in the pipe is read while it is written; a smaller one is
+// left alone until it is there, for each write would wake us.
+func (r *running) readSnapshot() (b []byte, release func(), ok bool) {
+	buf := r.s.bufs.get()
+	release = func() { r.s.bufs.put(buf) }
+	patience := time.NewTimer(fitPatience)
 	defer patience.Stop()
-	go func() {
-		defer close(over)
-		select {
-		case <-idle:
-		case <-sh.tree.Done():
-		case <-patience.C:
-		case <-stop:
-			return
-		}
-		sh.snap.SetReadDeadline(time.Unix(1, 0))
-	}()
-	for !bytes.HasSuffix(b, end) {
+	select {
+	case <-r.idle:
+		b = r.sh.drainSnapshot((*buf)[:0])
+		return b, release, !r.sh.dying()
+	case <-r.sh.tree.Done():
+		return nil, release, false
+	case <-patience.C:
+	}
+	return r.streamSnapshot((*buf)[:0], release)
+}
+
+// fitPatience is how long a snapshot may take before we suspect that it doesn't fit.
+const fitPatience = 5 * time.Millisecond
+
+// drainSnapshot appends what is in the pipe.
+func (sh *shell) drainSnapshot(b []byte) []byte {
+	for {
 		if len(b) == cap(b) {
 			b = append(b, 0)[:len(b)]
 		}
-		n, err := sh.snap.Read(b[len(b):cap(b)])
+		n, err := unix.Read(sh.snap, b[len(b):cap(b)])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return b
+		}
 		b = b[:len(b)+n]
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			b = sh.restOfSnapshot(b)
-		}
-		if err != nil {
-			break
-		}
-		patience.Reset(settlePatience)
 	}
-	close(stop)
-	<-over
-	sh.snap.SetReadDeadline(time.Time{})
-	return b, func() { s.bufs.put(buf) }
 }
 
-// restOfSnapshot appends what is in the pipe.
-func (sh *shell) restOfSnapshot(b []byte) []byte {
-	raw, err := sh.snap.SyscallConn()
+// streamSnapshot is readSnapshot for a large one.
+func (r *running) streamSnapshot(b []byte, release func()) ([]byte, func(), bool) {
+	fd, err := unix.FcntlInt(uintptr(r.sh.snap), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return b
+		return nil, release, false
 	}
-	raw.Control(func(fd uintptr) {
-		buf := make([]byte, 4096)
+	f := os.NewFile(uintptr(fd), "snapshot")
+	defer f.Close()
+	more := make(chan struct{})
+	go func() {
+		defer close(more)
 		for {
-			n, err := unix.Read(int(fd), buf)
-			if err == unix.EINTR {
-				continue
+			if len(b) == cap(b) {
+				b = append(b, 0)[:len(b)]
 			}
-			if err != nil || n <= 0 {
+			n, err := f.Read(b[len(b):cap(b)])
+			b = b[:len(b)+n]
+			if err != nil {
 				return
 			}
-			b = append(b, buf[:n]...)
 		}
-	})
-	return b
+	}()
+	ok := r.awaitIdle()
+	f.SetReadDeadline(time.Unix(1, 0))
+	<-more
+	return r.sh.drainSnapshot(b), release, ok
 }
 
 // replace starts a new shell in place of the last one.

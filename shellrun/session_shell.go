@@ -1,6 +1,7 @@
 package shellrun
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,9 +22,14 @@ type shell struct {
 	tree *proctree.Tree
 	ctl  *os.File // its script
 	raw  syscall.RawConn
-	snap *os.File // reads what it says about its state; never at an end
-	jobs []int    // its children when the last run ended
-	fds  [3]use   // what its descriptors 0, 1 and 2 are between runs
+	snap int    // descriptor that reads what it says about its state; never at an end
+	jobs []int  // its children when the last run ended
+	fds  [3]use // what its descriptors 0, 1 and 2 are between runs
+
+	pipes  [errput + 1]*pump // that it writes to: those of output and errput
+	bound  bool              // its descriptors are those, and /dev/null
+	alone  bool              // nobody else can have the pipes: no process was started since they were made
+	reaped string            // how much its dead children had done: see survey
 }
 
 // use is what a descriptor of the shell's is.
@@ -66,7 +72,7 @@ func (s *Session) startShell(ctx context.Context, from origin) (*shell, error) {
 		ctl.Close()
 		return nil, fmt.Errorf("make session's control pipe: %w", err)
 	}
-	sh := &shell{ctl: ctl, raw: raw, fds: [3]use{input, output, errput}}
+	sh := &shell{ctl: ctl, raw: raw, snap: -1, fds: [3]use{input, output, errput}}
 	if err := s.launch(ctx, sh, script, from); err != nil {
 		sh.dispose()
 		return nil, err
@@ -122,17 +128,20 @@ func (s *Session) openSnapshots(sh *shell) error {
 	if err != nil {
 		return err
 	}
-	if sh.snap != nil {
-		sh.snap.Close()
-	}
-	sh.snap = os.NewFile(uintptr(fd), "snapshots")
+	sh.closeSnapshots()
+	sh.snap = fd
 	return nil
 }
 
 // startEnv is the environment bash itself is started with. What would change how it starts is set later.
 func (s *Session) startEnv(from origin) []string {
 	env := []string{tokenEnv + "=" + s.token}
-	if from != fresh {
+	if from != fresh && s.state.saved() {
+		// bash believes a PWD that names the directory it is in, by whatever links
+		_, pwd, _ := bytes.Cut(variable(s.variables(), "PWD"), []byte(`="`))
+		if pwd, _, ok := bytes.Cut(pwd, []byte("\"\n")); ok && !bytes.ContainsAny(pwd, "\\") {
+			env = append(env, "PWD="+string(pwd))
+		}
 		return env
 	}
 	for _, e := range s.cfg.BaseEnv {
@@ -149,8 +158,8 @@ var delayed = map[string]bool{"BASH_ENV": true, "ENV": true, "SHELLOPTS": true, 
 // startState is what bash reads first, and where it starts.
 func (s *Session) startState(from origin) (script, dir string) {
 	if from != fresh {
-		if split := s.state.load(s.mark()); split != nil && s.write("restore", restoreScript(split, from)) == nil {
-			return `\builtin . '` + s.dir + `/restore' >/dev/null 2>&1`, "/"
+		if p, ok := s.state.load(s.mark()); ok && s.write("restore", restoreScript(p, from)) == nil {
+			return `\builtin . '` + s.dir + `/restore' >/dev/null 2>&1`, s.state.dir()
 		}
 	}
 	var b strings.Builder
@@ -248,31 +257,70 @@ func (sh *shell) dispose() {
 		sh.kill()
 	}
 	sh.ctl.Close()
-	if sh.snap != nil {
-		sh.snap.Close()
+	sh.closeSnapshots()
+}
+
+func (sh *shell) closeSnapshots() {
+	if sh.snap >= 0 {
+		unix.Close(sh.snap)
+		sh.snap = -1
 	}
 }
 
-// survey learns what the shell's descriptors are and who its children are, for the next run.
+// survey learns what the shell's descriptors are and who its children are, for the next run. A shell that has started
+// no process keeps its pipes, for nobody else can hold them. Every child ends up among the living or in the count of
+// page faults of the reaped: each has had some.
 func (s *Session) survey(sh *shell) {
-	pid := sh.tree.PID()
+	sh.bound = true
 	for fd := range sh.fds {
-		own := [3]use{input, output, errput}[fd]
-		link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, fd))
+		link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", sh.tree.PID(), fd))
+		name, ours := strings.CutPrefix(strings.TrimSuffix(link, " (deleted)"), s.dir+"/")
 		switch {
 		case err != nil: // closed
-			sh.fds[fd] = own
-		case strings.HasPrefix(link, s.dir+"/o"):
-			sh.fds[fd] = output
-		case strings.HasPrefix(link, s.dir+"/e"):
-			sh.fds[fd] = errput
-		case strings.HasPrefix(link, s.dir+"/i"), fd == 0 && link == os.DevNull:
+			sh.fds[fd] = [3]use{input, output, errput}[fd]
+			sh.bound = false
+		case ours && name[0] == 'o':
+			sh.bind(fd, output, name)
+		case ours && name[0] == 'e':
+			sh.bind(fd, errput, name)
+		case fd == 0 && link == os.DevNull:
 			sh.fds[fd] = input
+		case ours && name[0] == 'i':
+			sh.fds[fd] = input
+			sh.bound = false
 		default:
 			sh.fds[fd] = foreign
 		}
 	}
-	sh.jobs = children(pid)
+	was := sh.reaped
+	sh.jobs, sh.reaped = children(sh.tree.PID()), sh.reapedFaults()
+	sh.alone = len(sh.jobs) == 0 && sh.reaped == was && was != ""
+}
+
+func (sh *shell) bind(fd int, u use, name string) {
+	sh.fds[fd] = u
+	if p := sh.pipes[u]; p == nil || p.name != name {
+		sh.bound = false
+	}
+}
+
+// reapedFaults is cminflt in proc_pid_stat(5).
+func (sh *shell) reapedFaults() string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", sh.tree.PID()))
+	if err != nil {
+		return ""
+	}
+	f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(f) < 9 {
+		return ""
+	}
+	return string(f[8])
+}
+
+// cwd is where the shell is, without links.
+func (sh *shell) cwd() string {
+	cwd, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", sh.tree.PID()))
+	return strings.TrimSuffix(cwd, " (deleted)")
 }
 
 // children lists a process's children.

@@ -5,24 +5,19 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// The parts of a snapshot, in the order in which tail writes them.
-const (
-	partOwnTraps = iota // DEBUG, ERR, RETURN
-	partOptions         // shopt -p
-	partVariables
-	partFunctions
-	partFunctionAttributes
-	partAliases
-	partTraps
-	partSettings // set +o, umask, positional parameters
-	partDirectory
-	parts
-)
+// parts are what a snapshot says: all of it as commands that bash can read.
+type parts struct {
+	traps, aliases, others [][]byte // others: umask and positional parameters
+	variables              []byte   // with the options among them
+	attributes             []byte   // of functions
+	functions              []byte
+}
 
 // state is what a session's shell was when its last run ended: enough to make a new one like it, and what was taken
 // from it to be put back when the next run begins.
@@ -38,10 +33,10 @@ type state struct {
 	builtin []byte // a function of that name
 	alias   bool   // some alias has the name of a reserved word
 	exec    bool   // some function is called exec, and posix mode is off
-	// posixOptions sets what leaving posix mode would change.
-	posixOptions string
-	status       int  // $?
-	frozen       bool // the marker can't be changed any more
+	status  int    // $?
+	frozen  bool   // the marker can't be changed any more
+
+	untrapped bool // our own trap has been taken away
 }
 
 type limit struct {
@@ -51,6 +46,14 @@ type limit struct {
 
 // inMemory is the size up to which a snapshot is kept in memory; a typical one has 6 KB.
 const inMemory = 32 << 10
+
+// dir is where a new shell starts: where the last one was, if that is still there.
+func (st *state) dir() string {
+	if fi, err := os.Stat(st.cwd); err == nil && fi.IsDir() {
+		return st.cwd
+	}
+	return "/"
+}
 
 func (st *state) saved() bool { return st.size > 0 }
 
@@ -83,63 +86,77 @@ func (st *state) drop() {
 	st.size = 0
 }
 
-// load returns the parts of the snapshot, or nil.
-func (st *state) load(mark string) [][]byte {
+// load returns the snapshot, if there is one.
+func (st *state) load(mark string) (parts, bool) {
 	if !st.saved() {
-		return nil
+		return parts{}, false
 	}
 	b := st.raw
 	if st.file != nil {
 		b = make([]byte, st.size)
 		if _, err := st.file.ReadAt(b, 0); err != nil && err != io.EOF {
-			return nil
+			return parts{}, false
 		}
 	}
-	split, _ := splitSnapshot(b, mark)
-	return split
+	return splitSnapshot(b, mark)
 }
 
-// splitSnapshot cuts a snapshot at the lines that hold mark. It says false for one that is not whole, or that was
-// written through a function called builtin.
-func splitSnapshot(b []byte, mark string) ([][]byte, bool) {
-	b, ok := bytes.CutPrefix(b, []byte(mark+" \n"))
+// splitSnapshot reads what tail writes. It says false for a snapshot that is not whole, or that was written through a
+// function called builtin. What it doesn't know it leaves out: a trap may have printed it.
+func splitSnapshot(b []byte, mark string) (p parts, ok bool) {
+	b, ok = bytes.CutPrefix(b, []byte(mark+"\n"))
 	if !ok {
-		return nil, false
+		return p, false
 	}
 	if b, ok = bytes.CutSuffix(b, []byte(mark+" end\n")); !ok {
-		return nil, false
+		return p, false
 	}
-	var split [][]byte
-	sep := []byte(mark + "\n")
-	for len(split) < parts-1 {
-		i := bytes.Index(b, sep)
-		for i > 0 && b[i-1] != '\n' {
-			j := bytes.Index(b[i+1:], sep)
-			if j < 0 {
-				return nil, false
-			}
-			i += 1 + j
+	// Whatever comes before the variables is small.
+	for len(b) > 0 && !bytes.HasPrefix(b, []byte("declare -")) {
+		n := commandLen(b)
+		switch command := b[:n]; {
+		case bytes.HasPrefix(command, []byte("trap -- ")):
+			p.traps = append(p.traps, command)
+		case bytes.HasPrefix(command, []byte("alias ")):
+			p.aliases = append(p.aliases, command)
+		case bytes.HasPrefix(command, []byte("umask ")), bytes.HasPrefix(command, []byte(`\builtin set -- `)):
+			p.others = append(p.others, command)
 		}
-		if i < 0 {
-			return nil, false
-		}
-		split = append(split, b[:i])
-		b = b[i+len(sep):]
+		b = b[n:]
 	}
-	return append(split, b), true
+	p.variables, b = cutCommands(b, "declare -f")
+	p.attributes, p.functions = cutCommands(b, "")
+	for line := range bytes.Lines(p.attributes) {
+		if bytes.HasPrefix(line, []byte("declare -f")) && bytes.HasSuffix(line, []byte(" builtin\n")) {
+			return p, false
+		}
+	}
+	return p, len(p.variables) > 0
+}
+
+// cutCommands cuts before the first command that begins with next, or, if next is empty, after the last line that
+// declares something.
+func cutCommands(b []byte, next string) (before, after []byte) {
+	rest := b
+	for len(rest) > 0 {
+		if next != "" && bytes.HasPrefix(rest, []byte(next)) || !bytes.HasPrefix(rest, []byte("declare -")) && next == "" {
+			break
+		}
+		rest = rest[commandLen(rest):]
+	}
+	return b[:len(b)-len(rest)], rest
 }
 
 // reserved are the words that would break our own lines as aliases.
 var reserved = [][]byte{[]byte(`!`), []byte(`{`), []byte(`}`), []byte(`[[`)}
 
-// take makes st what a snapshot says, but for what is carried over apart.
-func (st *state) take(b []byte, mark string) ([][]byte, bool) {
-	split, ok := splitSnapshot(b, mark)
-	if !ok || st.keep(b) != nil {
-		return nil, false
+// take makes st what a snapshot says.
+func (st *state) take(b []byte, mark string) (p parts, ok bool) {
+	if p, ok = splitSnapshot(b, mark); !ok || st.keep(b) != nil {
+		return p, false
 	}
 	st.alias = false
-	for c := range commands(split[partAliases]) {
+	for _, c := range p.aliases {
 		c = bytes.TrimPrefix(bytes.TrimPrefix(c, []byte("alias ")), []byte("-- "))
 		for _, word := range reserved {
 			if bytes.HasPrefix(c, append(word[:len(word):len(word)], '=')) {
@@ -148,21 +165,34 @@ func (st *state) take(b []byte, mark string) ([][]byte, bool) {
 		}
 	}
 	st.exec = false
-	for line := range bytes.Lines(split[partFunctionAttributes]) {
-		if bytes.HasPrefix(line, []byte("declare -")) && bytes.HasSuffix(line, []byte(" exec\n")) {
-			st.exec = !bytes.Contains(split[partSettings], []byte("set -o posix\n"))
+	for line := range bytes.Lines(p.attributes) {
+		if bytes.HasSuffix(line, []byte(" exec\n")) {
+			st.exec = !slices.Contains(optionList(p.variables, "SHELLOPTS"), "posix")
 		}
 	}
-	st.posixOptions = ""
-	for line := range bytes.Lines(split[partOptions]) {
-		switch f := bytes.Fields(line); string(f[len(f)-1]) {
-		case "expand_aliases", "inherit_errexit", "shift_verbose":
-			st.posixOptions += `\builtin ` + string(line)
-		}
-	}
-	attributes, _, _ := declared(variable(split[partVariables], "CELLD_EXECUTION_ID"))
-	st.frozen = strings.Contains(attributes, "r")
-	return split, true
+	flags, _, _ := declared(variable(p.variables, "CELLD_EXECUTION_ID"))
+	st.frozen = strings.Contains(flags, "r")
+	st.untrapped = !slices.ContainsFunc(p.traps, func(c []byte) bool { return isTrap(c, ownTrap) })
+	return p, true
+}
+
+// How the commands end that set the traps which need care.
+const (
+	ownTrap    = " SIGRTMAX-2\n"
+	debugTrap  = " DEBUG\n"
+	errTrap    = " ERR\n"
+	returnTrap = " RETURN\n"
+)
+
+func isTrap(command []byte, ends ...string) bool {
+	return slices.ContainsFunc(ends, func(end string) bool { return bytes.HasSuffix(command, []byte(end)) })
+}
+
+// optionList returns the value of SHELLOPTS or BASHOPTS.
+func optionList(variables []byte, name string) []string {
+	_, value, _ := bytes.Cut(variable(variables, name), []byte(`="`))
+	value, _, _ = bytes.Cut(value, []byte(`"`))
+	return strings.Split(string(value), ":")
 }
 
 // variable returns the command that declares name, or nil.
@@ -202,41 +232,50 @@ var preset = []string{
 	"PS4", "PWD", "RANDOM", "SECONDS", "SHLVL", "TERM", "BASH_LOADABLES_PATH", "MAILCHECK",
 }
 
-// restoreScript makes a new shell what the parts of a snapshot say. Aliases come before functions but are not
-// expanded in them, options last.
-func restoreScript(split [][]byte, from origin) string {
+// restoreScript makes a new shell what a snapshot says. Aliases come before functions but are not expanded in them,
+// options last.
+func restoreScript(p parts, from origin) string {
 	var b strings.Builder
-	cwd := strings.TrimSuffix(string(split[partDirectory]), "\n")
-	fmt.Fprintf(&b, "\\builtin shopt -u expand_aliases\n\\builtin cd -- %s\n", quote(cwd))
+	shopts := optionList(p.variables, "BASHOPTS")
+	b.WriteString("IFS=:\n\\builtin shopt -u $BASHOPTS\n")
 	expand := "-u"
-	for line := range strings.Lines(string(split[partOptions])) {
-		if strings.HasSuffix(line, " expand_aliases\n") {
-			expand = strings.Fields(line)[1]
-		} else if from == restored {
-			b.WriteString(`\builtin ` + line)
-		}
+	if i := slices.Index(shopts, "expand_aliases"); i >= 0 {
+		shopts = slices.Delete(shopts, i, i+1)
+		expand = "-s"
 	}
-	posix := restoreVariables(&b, split[partVariables])
-	b.Write(split[partAliases])
+	if from == rescued { // extglob changes what a function means
+		shopts = slices.DeleteFunc(shopts, func(o string) bool { return o != "extglob" })
+	}
+	fmt.Fprintf(&b, "\\builtin shopt -s %s\n", strings.Join(shopts, " "))
+	posix := restoreVariables(&b, p.variables)
+	for _, c := range p.aliases {
+		b.WriteString(`\builtin ` + string(c))
+	}
 	if from == restored {
-		for trap := range commands(split[partTraps]) {
-			if !bytes.HasSuffix(trap, []byte(" SIGRTMAX-2\n")) {
-				b.WriteString(`\builtin ` + string(trap))
+		for _, c := range p.others {
+			b.WriteString(`\builtin ` + string(bytes.TrimPrefix(c, []byte(`\builtin `))))
+		}
+		for _, c := range p.traps {
+			if !isTrap(c, ownTrap, debugTrap, errTrap, returnTrap) {
+				b.WriteString(`\builtin ` + string(c))
 			}
 		}
 	}
-	b.Write(split[partFunctions])
-	for line := range strings.Lines(string(split[partFunctionAttributes])) {
-		if !strings.HasPrefix(line, "declare -f ") {
-			b.WriteString(`\builtin ` + line)
+	b.Write(p.functions)
+	for line := range bytes.Lines(p.attributes) {
+		if !bytes.HasPrefix(line, []byte("declare -f ")) {
+			b.WriteString(`\builtin ` + string(line))
 		}
 	}
 	fmt.Fprintf(&b, "\\builtin shopt %s expand_aliases\n", expand)
 	if from == restored {
-		b.WriteString(posix)
-		for line := range strings.Lines(string(split[partSettings])) {
-			b.WriteString(`\builtin ` + strings.TrimPrefix(line, `\builtin `))
+		b.WriteString("\\builtin set +B +h\n") // those that are on in a new shell
+		for _, o := range optionList(p.variables, "SHELLOPTS") {
+			if o != "posix" {
+				fmt.Fprintf(&b, "\\builtin set -o %s\n", o)
+			}
 		}
+		b.WriteString(posix)
 	}
 	return b.String()
 }
@@ -265,10 +304,8 @@ func restoreVariables(b *strings.Builder, variables []byte) (posix string) {
 	return posix
 }
 
-// variables is the part of the snapshot that declares the variables, or nil.
+// variables is what the snapshot says of them.
 func (s *Session) variables() []byte {
-	if split := s.state.load(s.mark()); split != nil {
-		return split[partVariables]
-	}
-	return nil
+	p, _ := s.state.load(s.mark())
+	return p.variables
 }

@@ -127,7 +127,6 @@ func clip(s string) string {
 	return s
 }
 
-
 // run runs text and expects no error of ours. A run that takes more than ten seconds hangs.
 func (s *session) run(text string, change ...func(*SessionRun)) result {
 	s.t.Helper()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"regexp"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -17,12 +18,12 @@ const traceDepth = 2
 var turnsTraceOn = regexp.MustCompile(`\bset\s+-[A-Za-z]*x|xtrace`)
 
 // traceStart returns the character that trace lines begin with, or "" when there will be none.
-func (st *state) traceStart(text string, ps4 []byte) string {
-	if !bytes.ContainsRune([]byte(st.flags), 'x') && !turnsTraceOn.MatchString(text) {
+func (s *Session) traceStart(text string) string {
+	if !strings.Contains(s.state.flags, "x") && !turnsTraceOn.MatchString(text) {
 		return ""
 	}
 	value := []byte("+")
-	if _, after, ok := bytes.Cut(ps4, []byte(`PS4="`)); ok {
+	if _, after, ok := bytes.Cut(variable(s.variables(), "PS4"), []byte(`PS4="`)); ok {
 		value = after
 	}
 	if len(value) == 0 || bytes.IndexByte([]byte("\"$`\\"), value[0]) >= 0 { // expanded each time

@@ -3,6 +3,7 @@ package shellrun
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -22,6 +23,9 @@ func (s *Session) wrapper(run *SessionRun, sh *shell, files runFiles) string {
 	if s.state.alias {
 		b.WriteString("\\builtin shopt -u expand_aliases\n")
 	}
+	if s.state.untrapped {
+		b.WriteString(trapCommand(d) + "\n")
+	}
 	if !s.state.frozen {
 		fmt.Fprintf(&b, "\\builtin export CELLD_EXECUTION_ID=%s\n", run.ID)
 	}
@@ -30,8 +34,8 @@ func (s *Session) wrapper(run *SessionRun, sh *shell, files runFiles) string {
 	}
 	set, unset := s.wrapEnv(run.Env)
 	b.WriteString(set)
-	if redirect := files.redirect(d, sh); redirect != "" {
-		before, after := s.state.execGuard()
+	if redirect := s.redirect(sh, files); redirect != "" {
+		before, after := s.execGuard()
 		b.WriteString(before + `\exec` + redirect + "\n" + after)
 	}
 	status := ""
@@ -49,21 +53,17 @@ func (s *Session) again(mark string) string {
 		" >|\"%s/r/${CELLD_S-x}.${CELLD_F:-$-}.${CELLD_P-}.%s\" 9>'%s/s'\n", s.dir, s.dir, mark, s.dir)
 }
 
-// redirect rebinds the shell's descriptors to this run's.
-func (f runFiles) redirect(dir string, sh *shell) string {
+// redirect rebinds the shell's descriptors to this run's, where they aren't.
+func (s *Session) redirect(sh *shell, f runFiles) string {
 	var b strings.Builder
 	for fd, u := range sh.fds {
-		switch u {
-		case input:
-			if f.stdin {
-				fmt.Fprintf(&b, " %d<'%s/i'", fd, dir)
-			} else {
-				fmt.Fprintf(&b, " %d</dev/null", fd)
-			}
-		case output:
-			fmt.Fprintf(&b, " %d>'%s/%s'", fd, dir, f.out)
-		case errput:
-			fmt.Fprintf(&b, " %d>'%s/%s'", fd, dir, f.err)
+		switch {
+		case u == input && f.stdin:
+			fmt.Fprintf(&b, " %d<'%s/i'", fd, s.dir)
+		case u == input && !sh.bound:
+			fmt.Fprintf(&b, " %d</dev/null", fd)
+		case u == output && f.rebind, u == errput && f.rebind:
+			fmt.Fprintf(&b, " %d>'%s/%s'", fd, s.dir, sh.pipes[u].name)
 		}
 	}
 	return b.String()
@@ -71,19 +71,28 @@ func (f runFiles) redirect(dir string, sh *shell) string {
 
 // execGuard returns what to put around exec, which unlike everything else can't be called with builtin, when there is
 // a function of that name: only posix mode finds the builtin then. What posix mode changes besides is changed back.
-func (st *state) execGuard() (before, after string) {
-	if !st.exec {
+func (s *Session) execGuard() (before, after string) {
+	if !s.state.exec {
 		return "", ""
 	}
-	return "POSIXLY_CORRECT=1\n", "\\builtin set +o posix\n" + st.posixOptions
+	after = "\\builtin set +o posix\n"
+	on := optionList(s.variables(), "BASHOPTS")
+	for _, o := range []string{"expand_aliases", "inherit_errexit", "shift_verbose"} {
+		flag := "-u"
+		if slices.Contains(on, o) {
+			flag = "-s"
+		}
+		after += fmt.Sprintf("\\builtin shopt %s %s\n", flag, o)
+	}
+	return "POSIXLY_CORRECT=1\n", after
 }
 
 // runFiles names what belongs to one run.
 type runFiles struct {
-	mark     string // of its record
-	out, err string // its pipes
-	stdin    bool   // there is a file for its input
-	status   bool   // there is a file that sets $?
+	mark   string // of its record
+	stdin  bool   // there is a file for its input
+	status bool   // there is a file that sets $?
+	rebind bool   // the shell has to open the pipes
 }
 
 // special are variables that lose what is special about them when they are unset.
