@@ -19,10 +19,14 @@ import (
 
 // Config makes a Controller.
 type Config struct {
-	Table       map[string]Backend // by kind and language; not changed afterwards
-	Aliases     map[string]string  // other names of languages
-	Fallback    Stateful           // asked for languages that aren't in the table; may be nil
-	Budget      *hooks.Budget
+	Table    map[string]Backend // by kind and language; not changed afterwards
+	Aliases  map[string]string  // other names of languages
+	Fallback Stateful           // asked for languages that aren't in the table; may be nil
+	Budget   *hooks.Budget
+	// Rings has the kinds whose hooks never wait for a reader, and the budgets of what they print.
+	Rings map[string]*hooks.Budget
+	// MaxOf limits, by kind, the executions that have not finished; a kind that isn't there has no limit.
+	MaxOf       map[string]int
 	Keep        time.Duration // how long a finished execution is remembered
 	MaxKept     int           // how many finished executions are remembered at the most
 	MaxContexts int           // contexts at the same time; 0: any number
@@ -41,12 +45,15 @@ type Controller struct {
 	count    metric.Int64Counter     // nil without a meter, as is duration
 	duration metric.Float64Histogram // seconds
 
-	mu       sync.Mutex // guards what follows; never held across a call to a backend
-	all      map[string]*Execution
-	current  map[string][]*Execution // by context: under way and waiting, in order
-	finished []*Execution            // in the order they finished
-	texts    int                     // bytes of Content in finished
-	draining bool
+	begun chan struct{} // closed: of executions that begin at once
+
+	mu         sync.Mutex // guards what follows; never held across a call to a backend
+	all        map[string]*Execution
+	unfinished map[string]int          // by kind
+	current    map[string][]*Execution // by context: under way and waiting, in order
+	finished   []*Execution            // in the order they finished
+	texts      int                     // bytes of Content in finished
+	draining   bool
 }
 
 // maxTexts bounds the texts of finished commands that are remembered, in bytes.
@@ -54,7 +61,11 @@ const maxTexts = 32 << 20
 
 // New makes a Controller.
 func New(c Config) *Controller {
-	ct := &Controller{config: c, log: c.Log, all: map[string]*Execution{}, current: map[string][]*Execution{}}
+	ct := &Controller{
+		config: c, log: c.Log, begun: make(chan struct{}),
+		all: map[string]*Execution{}, unfinished: map[string]int{}, current: map[string][]*Execution{},
+	}
+	close(ct.begun)
 	if ct.log == nil {
 		ct.log = slog.New(slog.DiscardHandler)
 	}
@@ -80,12 +91,25 @@ func NewID() string {
 // Start prepares req and lets it run. The execution outlives ctx, which is the request's: it ends by itself or by
 // Stop. An error, best an *Error, says that nothing was started.
 func (c *Controller) Start(ctx context.Context, req Request) (*Execution, error) {
+	return c.create(ctx, req, c.begun)
+}
+
+// Create is Start for what begins later, by Begin: until then it is known, can be followed and can be stopped.
+func (c *Controller) Create(ctx context.Context, req Request) (*Execution, error) {
+	return c.create(ctx, req, make(chan struct{}))
+}
+
+func (c *Controller) create(ctx context.Context, req Request, begun chan struct{}) (*Execution, error) {
 	req.ExecutionID = NewID()
 	backend, entry, err := c.route(ctx, &req)
 	if err != nil {
 		return nil, err
 	}
-	log := c.config.Budget.Store(req.ExecutionID)
+	budget, policy := c.config.Budget, hooks.Lossless
+	if ring := c.config.Rings[req.Kind]; ring != nil {
+		budget, policy = ring, hooks.Ring
+	}
+	log := budget.Store(req.ExecutionID)
 	req.Late = log
 	run, err := backend.Prepare(ctx, req)
 	if err != nil {
@@ -101,7 +125,8 @@ func (c *Controller) Start(ctx context.Context, req Request) (*Execution, error)
 			req.Timeout = entry.Timeout
 		}
 	}
-	e := newExecution(req, run, log)
+	e := newExecution(req, run, hooks.NewJournal(hooks.Config{Policy: policy, Store: log}))
+	e.begun = begun
 	runCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	e.cancel = cancel
 	if err := c.register(e, turn != nil); err != nil {
@@ -149,11 +174,10 @@ func (c *Controller) route(ctx context.Context, req *Request) (Backend, *openCon
 	return backend, nil, nil
 }
 
-func newExecution(req Request, run *Run, log *hooks.Store) *Execution {
+func newExecution(req Request, run *Run, journal *hooks.Journal) *Execution {
 	e := &Execution{
 		ID: req.ExecutionID, Name: req.ExecutionID, Kind: req.Kind, Language: req.Language, ContextID: req.ContextID,
-		Content: content(req), Output: req.Output, Started: time.Now(), handle: run.Handle, log: log,
-		Journal: hooks.NewJournal(hooks.Config{Store: log}),
+		Content: content(req), Output: req.Output, Started: time.Now(), Journal: journal, handle: run.Handle, log: journal.Store(),
 	}
 	if req.ContextID != "" && !req.OwnName {
 		e.Name = req.ContextID
@@ -168,6 +192,10 @@ func (c *Controller) register(e *Execution, queued bool) error {
 	if c.draining {
 		return Refuse(Unavailable, "the server is shutting down")
 	}
+	if most, ok := c.config.MaxOf[e.Kind]; ok && c.unfinished[e.Kind] >= most {
+		return Refuse(Limit, "there are %d of kind %s already, which is the limit; delete some first", most, e.Kind)
+	}
+	c.unfinished[e.Kind]++
 	c.all[e.ID] = e
 	if queued {
 		c.current[e.ContextID] = append(c.current[e.ContextID], e)
@@ -180,6 +208,10 @@ func (c *Controller) register(e *Execution, queued bool) error {
 func (c *Controller) run(ctx context.Context, e *Execution, run *Run, turn *place, timeout *time.Duration) {
 	defer c.runs.Done()
 	defer e.cancel(nil)
+	select {
+	case <-e.begun:
+	case <-ctx.Done():
+	}
 	if timeout != nil && *timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, *timeout, ErrTimeout)
@@ -260,6 +292,7 @@ func (c *Controller) retire(e *Execution) {
 			c.current[e.ContextID] = rest
 		}
 	}
+	c.unfinished[e.Kind]--
 	c.finished = append(c.finished, e)
 	c.texts += len(e.Content)
 	old := c.forget(4)
@@ -409,6 +442,32 @@ func (c *Controller) Input(ctx context.Context, id, value string) error {
 		return Refuse(NotSupported, "this can't be given input")
 	}
 	return e.handle.Input(ctx, value)
+}
+
+// Delete ends the execution with this id and what survived it, then forgets it and its output.
+func (c *Controller) Delete(ctx context.Context, id string) error {
+	e, err := c.Execution(id)
+	if err != nil {
+		return err
+	}
+	e.Stop(ErrDeleted)
+	select {
+	case <-e.Journal.Done():
+	case <-ctx.Done():
+		return Refuse(Unavailable, "%s is being stopped and has not ended yet", id)
+	}
+	if _, err := e.killSurvivors(ctx); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	if c.all[id] == e { // not another Delete
+		delete(c.all, id)
+		c.finished = without(c.finished, e)
+		c.texts -= len(e.Content)
+	}
+	c.mu.Unlock()
+	e.log.Close()
+	return nil
 }
 
 // killSurvivors ends the processes that outlived the execution and reports whether there were any.

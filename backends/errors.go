@@ -45,6 +45,7 @@ var (
 	ErrInterrupted = errors.New("interrupted")
 	ErrClientGone  = errors.New("interrupted: the client went away")
 	ErrClosed      = errors.New("interrupted: its context was deleted")
+	ErrDeleted     = errors.New("interrupted: it was deleted")
 	ErrShutdown    = errors.New("interrupted: the server shuts down")
 )
 

@@ -23,9 +23,10 @@ type Execution struct {
 	cancel context.CancelCauseFunc
 	handle Handle
 	log    *hooks.Store
+	begun  chan struct{} // closed by Begin
 
-	mu       sync.Mutex
-	finished time.Time // guarded by mu, as is failure
+	mu       sync.Mutex // guards the closing of begun and what follows
+	finished time.Time
 	failure  *hooks.ExecError
 	exit     *int
 }
@@ -47,6 +48,25 @@ func (e *Execution) Outcome() Outcome {
 
 // Handle controls the execution while it runs and what survives it.
 func (e *Execution) Handle() Handle { return e.handle }
+
+// Begin lets an execution run that was made by Create. It may be called more than once.
+func (e *Execution) Begin() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.Begun() {
+		close(e.begun)
+	}
+}
+
+// Begun says whether the execution was let run.
+func (e *Execution) Begun() bool {
+	select {
+	case <-e.begun:
+		return true
+	default:
+		return false
+	}
+}
 
 // Stop cancels the execution with a cause; it doesn't wait.
 func (e *Execution) Stop(cause error) { e.cancel(cause) }
