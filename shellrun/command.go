@@ -50,10 +50,11 @@ type Runner struct {
 	// seconds.
 	Grace func(cause error) time.Duration
 
-	bufs  buffers
-	setup sync.Once
-	shell shellProgram
-	room  int // bytes for arguments and environment
+	bufs   buffers
+	census proctree.Census
+	setup  sync.Once
+	shell  shellProgram
+	room   int // bytes for arguments and environment
 }
 
 // Errors of commands. What is wrong with a request is a [*RequestError].
@@ -120,6 +121,7 @@ func (r *Runner) Prepare(c Command) (*Prepared, error) {
 		r: r, stdin: c.Stdin, open: c.StdinOpen, out: c.Stdout, errs: c.Stderr, late: c.Late,
 		spec: proctree.Spec{
 			Argv: c.Argv, Env: s.Env, Dir: s.Dir, Credential: s.Credential, Marker: c.ID, Limits: limits,
+			Census: &r.census,
 		},
 		started: make(chan struct{}),
 	}
@@ -201,9 +203,15 @@ type Prepared struct {
 func (p *Prepared) Run(ctx context.Context) (proctree.Status, error) {
 	defer p.forget()
 	status, running, err := p.start(ctx)
-	close(p.started)
+	close(p.started) // before there can be output: who sees some may signal at once
 	if !running {
 		return status, err
+	}
+	for _, pump := range p.pumps {
+		go pump.run(&p.r.bufs)
+	}
+	if p.input != nil {
+		go p.input.feed()
 	}
 	select {
 	case <-p.tree.Done():
@@ -266,13 +274,7 @@ func (p *Prepared) start(ctx context.Context) (status proctree.Status, running b
 		}
 		return proctree.Status{Code: code}, false, err
 	}
-	p.pumps = ends.pumps
-	for _, pump := range p.pumps {
-		go pump.run(&p.r.bufs)
-	}
-	if p.input = ends.input; p.input != nil {
-		go p.input.feed()
-	}
+	p.pumps, p.input = ends.pumps, ends.input
 	return status, true, nil
 }
 

@@ -31,20 +31,27 @@ func (s shellProgram) argv(text string) []string {
 // settleIn finds out what doesn't change while celld runs.
 func (r *Runner) settleIn() {
 	r.room = argumentRoom()
-	for _, path := range append(candidates("bash", r.Env, "/"), "/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash") {
-		if isProgram(path) {
-			// read takes the bytes as they are, and eval runs them as -c would: return is as illegal, and $0, BASH_SOURCE and
-			// the positional parameters are the same.
-			r.shell = shellProgram{path: path, loader: `IFS= read -rd "" -u 3 || :; exec 3<&-; eval "unset REPLY; $REPLY"`}
-			return
-		}
+	var ok bool
+	if r.shell, ok = findShell(r.Env, "bash"); !ok {
+		r.shell, _ = findShell(r.Env, "sh")
 	}
-	for _, path := range append(candidates("sh", r.Env, "/"), "/bin/sh") {
-		if isProgram(path) {
-			r.shell = shellProgram{path: path, after: "bash", loader: `. /proc/self/fd/3`}
-			return
+}
+
+// findShell looks for bash or sh.
+func findShell(env []string, name string) (shellProgram, bool) {
+	for _, path := range append(candidates(name, env, "/"), "/bin/"+name, "/usr/bin/"+name, "/usr/local/bin/"+name) {
+		if !isProgram(path) {
+			continue
 		}
+		if name == "sh" {
+			return shellProgram{path: path, after: "bash", loader: `. /proc/self/fd/3`}, true
+		}
+		// read takes the bytes as they are, and eval runs them as -c would: return is as illegal, and $0, BASH_SOURCE and
+		// the positional parameters are the same.
+		const loader = `IFS= read -rd "" -u 3 CELLD_TEXT || :; exec 3<&-; eval "unset CELLD_TEXT; $CELLD_TEXT"`
+		return shellProgram{path: path, loader: loader}, true
 	}
+	return shellProgram{}, false
 }
 
 func isProgram(path string) bool {

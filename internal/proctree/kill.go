@@ -2,6 +2,7 @@ package proctree
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -13,6 +14,9 @@ import (
 // Members returns the living processes of the tree, the leader first if it lives. Zombies don't count. It reads the
 // process table; without one the answer is empty.
 func (t *Tree) Members() []int {
+	if t.isExtinct() {
+		return nil
+	}
 	table, err := t.census.Look()
 	if err != nil {
 		return nil
@@ -68,15 +72,28 @@ func unique(pids []int) []int {
 // returns when nobody is left and the leader has been reaped, as soon as that is so, or with ctx's error. Concurrent
 // calls are fine.
 func (t *Tree) Kill(ctx context.Context, grace time.Duration) error {
+	if t.isExtinct() {
+		return nil
+	}
 	if err := t.census.Kill(ctx, grace, t.In); err != nil {
 		return fmt.Errorf("kill tree of %d: %w", t.pid, err)
 	}
 	select {
 	case <-t.done:
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.extinct = true
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("kill tree of %d: %w", t.pid, context.Cause(ctx))
 	}
+}
+
+// isExtinct says whether a Kill has made sure that nobody is left.
+func (t *Tree) isExtinct() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.extinct
 }
 
 // KillMarked ends every process whose marker satisfies match, as [Kill] does: what an earlier daemon left behind.
@@ -110,36 +127,65 @@ func Kill(ctx context.Context, grace time.Duration, pick func(*Table) []int) err
 // that a child it forked a moment ago is recognised even if the chain of parents is all that ties it to the tree.
 // Whoever was found once stays found, also when its parents die first.
 //
-// A process that may not be signalled is skipped, and is the error at the end. ctx bounds the whole; when it
-// ends the search early, who is left may be stopped.
+// A process that may not be signalled is skipped, and is the error at the end. The grace begins when SIGTERM has
+// been sent. ctx bounds the whole; when it ends the search early, who is left may be stopped.
 func (c *Census) Kill(ctx context.Context, grace time.Duration, pick func(*Table) []int) error {
 	k := &killer{
 		census: c, pick: pick, buf: make([]byte, 1024), known: make(map[Process]bool), refused: make(map[Process]error),
 	}
 	if grace > 0 {
-		limited, cancel := context.WithTimeout(ctx, grace)
-		defer cancel()
-		err := k.end(limited, unix.SIGTERM, unix.SIGCONT)
+		patience := &patience{ctx: ctx, grace: grace}
+		defer patience.end()
+		err := k.end(ctx, patience, unix.SIGTERM, unix.SIGCONT)
 		if err == nil {
 			return k.refusal()
 		}
-		if limited.Err() == nil {
+		if !patience.over() {
 			return err
 		}
 	}
-	if err := k.end(ctx, unix.SIGKILL); err != nil {
+	if err := k.end(ctx, &patience{ctx: ctx}, unix.SIGKILL); err != nil {
 		return err
 	}
 	return k.refusal()
 }
 
+// patience is a context that ends a grace after it was first asked for, if there is a grace at all.
+type patience struct {
+	ctx     context.Context
+	grace   time.Duration
+	limited context.Context
+	cancel  context.CancelFunc
+}
+
+func (p *patience) context() context.Context {
+	if p.grace == 0 {
+		return p.ctx
+	}
+	if p.limited == nil {
+		p.limited, p.cancel = context.WithTimeout(p.ctx, p.grace)
+	}
+	return p.limited
+}
+
+// over says whether the grace is over, and not the context that bounds it.
+func (p *patience) over() bool {
+	return p.limited != nil && p.limited.Err() != nil && p.ctx.Err() == nil
+}
+
+func (p *patience) end() {
+	if p.cancel != nil {
+		p.cancel()
+	}
+}
+
 type killer struct {
 	census  *Census
 	pick    func(*Table) []int
-	buf     []byte           // scratch for readStat
-	known   map[Process]bool // found at some time
-	refused map[Process]error
-	quiet   bool // nobody vanished at the last look before it could be examined
+	buf     []byte            // scratch for readStat
+	known   map[Process]bool  // found at some time
+	refused map[Process]error // may not be signalled
+	sure    int               // that nobody unknown is left: see enough
 }
 
 func (k *killer) refusal() error {
@@ -149,64 +195,79 @@ func (k *killer) refusal() error {
 	return nil
 }
 
-// enough is how sure the search must be that nobody is left: two looks in a row at a quiet table, more at one where
-// processes vanish before they can be examined.
+// A process that is just replacing itself by exec shows no environment, and one that forks and exits all the time may
+// be missed. So the search must come up empty twice in a row, and more often if somebody vanished before it could be
+// examined.
 const (
 	enough    = 16
 	quietLook = 8
 )
 
-// end stops everybody, sends sigs and waits, again and again until nobody is found or ctx is done.
-func (k *killer) end(ctx context.Context, sigs ...unix.Signal) error {
-	for sure := 0; sure < enough; {
-		stopped, any, err := k.stop(ctx)
+// end stops everybody, sends sigs and waits as long as patience has it, again and again until nobody is found.
+func (k *killer) end(ctx context.Context, patience *patience, sigs ...unix.Signal) error {
+	for k.sure = 0; ; {
+		found, err := k.stop(ctx)
 		if err != nil {
 			return err
 		}
-		switch {
-		case any:
-			sure = 0
-		case k.quiet:
-			sure += quietLook
-		default:
-			sure++
+		if len(found) == 0 {
+			if k.sure >= enough {
+				return nil
+			}
+			continue
 		}
-		for _, p := range stopped {
-			k.send(p, sigs...)
+		for _, p := range found {
+			if _, err := k.send(p, sigs...); err != nil {
+				return err
+			}
 		}
-		if err := k.await(ctx, stopped); err != nil {
+		if err := k.await(patience.context(), found); err != nil {
 			return err
 		}
 	}
-	return nil
 }
 
-// stop stops all that can be found, and returns them. any says whether it found somebody, be it that they were gone
-// when they should have been stopped.
-func (k *killer) stop(ctx context.Context) (all []Process, any bool, err error) {
+// stop stops all that can be found, and returns them.
+func (k *killer) stop(ctx context.Context) ([]Process, error) {
+	var all []Process
 	stopped := make(map[Process]bool)
 	for {
 		if ctx.Err() != nil {
-			return nil, any, context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 		table, err := k.census.Look()
 		if err != nil {
-			return nil, any, err
+			return nil, err
 		}
 		found := k.find(table)
-		k.quiet = table.quiet()
-		var fresh []Process
+		before := len(all)
+		strangers := false // that were gone when they should have been stopped
 		for _, p := range found {
-			any = true
-			if !stopped[p.identity()] && k.send(p, unix.SIGSTOP) {
+			if stopped[p.identity()] {
+				continue
+			}
+			there, err := k.send(p, unix.SIGSTOP)
+			if err != nil {
+				return nil, err
+			}
+			if there {
 				stopped[p.identity()] = true
-				fresh = append(fresh, p)
+				all = append(all, p)
+			} else {
+				strangers = true
 			}
 		}
-		if len(fresh) == 0 {
-			return all, any, nil
+		switch {
+		case strangers || len(all) > before:
+			k.sure = 0
+		case table.quiet():
+			k.sure += quietLook
+		default:
+			k.sure++
 		}
-		all = append(all, fresh...)
+		if len(all) == before {
+			return all, nil
+		}
 		stopGroups(table, found, stopped)
 	}
 }
@@ -267,8 +328,8 @@ func (k *killer) open(p Process) (int, error) {
 	return fd, nil
 }
 
-// send signals p and says whether it was there to get it.
-func (k *killer) send(p Process, sigs ...unix.Signal) bool {
+// send signals p and says whether it was there to get it. An error is one that concerns all.
+func (k *killer) send(p Process, sigs ...unix.Signal) (there bool, err error) {
 	fd, err := k.open(p)
 	if err == nil {
 		defer unix.Close(fd)
@@ -278,10 +339,18 @@ func (k *killer) send(p Process, sigs ...unix.Signal) bool {
 			}
 		}
 	}
-	if err != nil && err != unix.ESRCH {
-		k.refused[p.identity()] = fmt.Errorf("signal process %d: %w", p.PID, err)
+	switch err {
+	case nil:
+		return true, nil
+	case unix.ESRCH:
+		return false, nil
 	}
-	return err == nil
+	err = fmt.Errorf("signal process %d: %w", p.PID, err)
+	if errors.Is(err, unix.EPERM) {
+		k.refused[p.identity()] = err
+		return false, nil
+	}
+	return false, err
 }
 
 // await returns when all of ps have died or refused, or with ctx's error. One after the other will do: it needs

@@ -90,6 +90,7 @@ type Tree struct {
 	retired bool   // reaped: pid may be somebody else's
 	died    uint64 // clock ticks since boot, not before the leader was reaped
 	status  Status
+	extinct bool // nobody is left
 }
 
 // Start starts spec. The error wraps a [syscall.Errno] that errors.Is can test: ENOENT, EACCES, ENOEXEC, E2BIG, and
