@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -48,7 +49,8 @@ type Runner struct {
 	Env       []string // what commands' environments start from; see [proctree.BaseEnv]
 	// Grace is how long a command whose context is done may take to end by itself, by the context's cause. Nil: three
 	// seconds.
-	Grace func(cause error) time.Duration
+	Grace    func(cause error) time.Duration
+	OOMScore *int // commands' oom_score_adj; nil: celld's; see [proctree.ChildOOMScore]
 
 	bufs   buffers
 	census proctree.Census
@@ -121,7 +123,7 @@ func (r *Runner) Prepare(c Command) (*Prepared, error) {
 		r: r, stdin: c.Stdin, open: c.StdinOpen, out: c.Stdout, errs: c.Stderr, late: c.Late,
 		spec: proctree.Spec{
 			Argv: c.Argv, Env: s.Env, Dir: s.Dir, Credential: s.Credential, Marker: c.ID, Limits: limits,
-			Census: &r.census,
+			OOMScore: r.OOMScore, Census: &r.census,
 		},
 		started: make(chan struct{}),
 	}
@@ -186,6 +188,7 @@ type Prepared struct {
 	open            bool
 	out, errs, late io.Writer
 
+	stopped atomic.Bool
 	started chan struct{} // closed when tree is set, or stays nil for good
 	tree    *proctree.Tree
 	input   *feeder // nil if there is none
@@ -196,7 +199,7 @@ type Prepared struct {
 // been passed on. What the command has left behind keeps running, and its output goes to Late.
 //
 // When ctx is done the whole tree is ended, first with SIGTERM, and Run returns when nobody is left; the status is
-// what the operating system reported, and says nothing about ctx. A program that isn't there has status 127 and one
+// what the operating system reported, and Stopped tells of ctx. A program that isn't there has status 127 and one
 // that can't be executed 126, told on Stderr as a shell does. An error means that the command hasn't run: ctx's
 // cause if that was done before, a [*RequestError] if the user can't be taken, or what was missing. It also means that
 // a command could not be killed.
@@ -218,6 +221,7 @@ func (p *Prepared) Run(ctx context.Context) (proctree.Status, error) {
 	case <-ctx.Done():
 	}
 	if ctx.Err() != nil {
+		p.stopped.Store(true)
 		if err := p.end(ctx); err != nil {
 			return proctree.Status{}, err
 		}
@@ -252,7 +256,10 @@ func (p *Prepared) end(ctx context.Context) error {
 }
 
 // forget lets go of what is of no use after the command's end: commands are kept for long.
-func (p *Prepared) forget() { p.spec, p.script, p.stdin = proctree.Spec{}, "", nil }
+func (p *Prepared) forget() {
+	p.spec, p.script, p.stdin = proctree.Spec{}, "", nil
+	p.out, p.errs = nil, nil
+}
 
 // start starts the command. If it isn't running the status and the error are Run's.
 func (p *Prepared) start(ctx context.Context) (status proctree.Status, running bool, err error) {

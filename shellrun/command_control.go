@@ -48,6 +48,10 @@ func (p *Prepared) Stdin(ctx context.Context, data []byte, eof bool) error {
 	return p.input.write(ctx, data, eof)
 }
 
+// Stopped says, after Run, whether the command was ended because ctx was done. One that ended by itself just before
+// that was not.
+func (p *Prepared) Stopped() bool { return p.stopped.Load() }
+
 // Lingers says whether somebody can still write to the command's pipes. It is cheap, unlike Survivors, and doesn't
 // see processes that have turned away from them.
 func (p *Prepared) Lingers() bool {

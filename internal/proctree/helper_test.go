@@ -3,6 +3,7 @@ package proctree
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -65,6 +66,17 @@ func play(role string) error {
 		return playDie()
 	case "orphans":
 		return playOrphans()
+	case "keep":
+		return playKeep()
+	case "inner":
+		return onOther(func() error {
+			outer := os.Getenv(MarkerEnv)
+			return KillMarked(context.Background(), 0, func(m string) bool { return m == outer })
+		})
+	case "user":
+		return playUser()
+	case "memory":
+		return playMemory()
 	}
 	return fmt.Errorf("no role %q", role)
 }
@@ -112,6 +124,63 @@ func playDescriptors() error {
 		<-t.Done()
 		fmt.Println(t.PID())
 		return nil
+	})
+}
+
+// playKeep leaves a process behind whose number it prints, and ends it when standard input does.
+func playKeep() error {
+	if err := Subreaper(); err != nil {
+		return err
+	}
+	return onOther(func() error {
+		t, err := Start(Spec{
+			Path: "/bin/bash", Argv: []string{"bash", "-c", "(setsid bash -c 'echo $$; exec sleep 98.2' &)"},
+			Env: []string{"PATH=/usr/bin:/bin"}, Files: []*os.File{nil, os.Stdout, os.Stderr}, Marker: "kept-" + fmt.Sprint(os.Getpid()),
+		})
+		if err != nil {
+			return err
+		}
+		os.Stdout.Close()
+		if _, err := io.ReadAll(os.Stdin); err != nil {
+			return err
+		}
+		return t.Kill(context.Background(), 0)
+	})
+}
+
+// playUser says what an unprivileged daemon may do.
+func playUser() error {
+	for _, id := range [][2]uint32{{65534, 65534}, {65534, 0}, {0, 0}} {
+		got, err := Identify(id[0], &id[1])
+		fmt.Println(got.Credential == nil, errors.Is(err, ErrMayNotSwitch))
+	}
+	return nil
+}
+
+// playMemory prints a child's oom_score_adj and its own.
+func playMemory() error {
+	score, err := ChildOOMScore()
+	if err != nil {
+		return err
+	}
+	return onOther(func() error {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		t, err := Start(Spec{
+			Path: "/bin/sh", Argv: []string{"sh", "-c", "read x; cat /proc/self/oom_score_adj"},
+			Env: []string{"PATH=/usr/bin:/bin"}, Files: []*os.File{r, os.Stdout, os.Stderr}, OOMScore: &score,
+		})
+		r.Close()
+		w.Close() // now it looks
+		if err != nil {
+			return err
+		}
+		<-t.Done()
+		own, err := os.ReadFile("/proc/self/oom_score_adj")
+		fmt.Print(string(own))
+		return err
 	})
 }
 

@@ -96,8 +96,8 @@ func (t *Tree) isExtinct() bool {
 	return t.extinct
 }
 
-// KillMarked ends every process whose marker satisfies match, as [Kill] does: what an earlier daemon left behind.
-// This process and those it descends from are spared.
+// KillMarked ends every process whose marker satisfies match: what an earlier daemon left behind. This process and
+// those it descends from are spared. Other daemons mark their processes the same way, so match has to know its own.
 func KillMarked(ctx context.Context, grace time.Duration, match func(marker string) bool) error {
 	err := Kill(ctx, grace, func(t *Table) []int {
 		spared := make(map[int]bool)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -229,46 +230,75 @@ func TestReusedSessionNumberIsNotOurs(t *testing.T) {
 	}
 }
 
-func TestKillMarkedFindsLeftovers(t *testing.T) {
-	mine, other := start(t, `(setsid bash -c 'echo up; exec sleep 98.2' &)`), start(t, `echo up; exec sleep 98.2`)
-	<-mine.Done()
-	mine.waitUp()
-	other.waitUp()
-	// both have this test's marker; find the one by its session
-	left := mine.Members()
-	if len(left) == 0 {
-		t.Fatal("nothing left to find")
+// TestKillMarkedEndsWhatAKilledDaemonLeft: a daemon is killed and another one starts that knows its markers; a third one
+// lives beside them.
+func TestKillMarkedEndsWhatAKilledDaemonLeft(t *testing.T) {
+	old := newPipedDaemon(t, "keep")
+	living := newPipedDaemon(t, "keep")
+	if err := old.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
 	}
-	prefix := "leftover-" + itoa(os.Getpid())
-	s := startMarked(t, prefix+"-1", `(setsid bash -c 'echo up; exec sleep 98.2' &)`)
-	<-s.Done()
-	s.waitUp()
-	err := KillMarked(t.Context(), 0, func(m string) bool { return strings.HasPrefix(m, prefix) })
+	old.cmd.Wait()
+	err := KillMarked(t.Context(), 0, func(m string) bool { return m == "kept-"+itoa(old.cmd.Process.Pid) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.gone()
-	if m := mine.Members(); len(m) != 2 { // the leftover and the other script: one marker
-		t.Errorf("members of the others: %v", m)
+	if b, err := old.out.ReadByte(); err != io.EOF {
+		t.Errorf("the killed daemon's child wrote %q, %v", b, err)
+	}
+	if err := unix.Kill(living.child, 0); err != nil {
+		t.Errorf("the living daemon's child: %v", err)
+	}
+	living.stdin.Close() // it ends, and its child with it
+	if b, err := living.out.ReadByte(); err != io.EOF {
+		t.Errorf("the living daemon's child wrote %q, %v", b, err)
 	}
 }
 
-func startMarked(t *testing.T, marker, text string) *script {
+func TestKillMarkedSparesWhoStartedIt(t *testing.T) {
+	// A daemon in a command of another daemon: it and the shell before it carry the marker.
+	cmd := daemon(t, "inner", "bash", "-c", `"$0"; echo $?`)
+	cmd.Env = append(cmd.Env, MarkerEnv+"=outer-"+itoa(os.Getpid()))
+	out, err := cmd.Output()
+	if string(out) != "0\n" || err != nil {
+		t.Errorf("got %q, %v", out, err)
+	}
+}
+
+// pipedDaemon is a daemon with a marked child of a session of its own, which pdeathsig doesn't reach.
+type pipedDaemon struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	out   *bufio.Reader // held by the child only
+	child int
+}
+
+func newPipedDaemon(t *testing.T, role string) *pipedDaemon {
 	t.Helper()
+	cmd := daemon(t, role)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { r.Close() })
-	tree, err := Start(Spec{
-		Path: "/bin/bash", Argv: []string{"bash", "-c", text}, Env: []string{"PATH=/usr/bin:/bin"},
-		Files: []*os.File{nil, w, w}, Marker: marker,
-	})
+	cmd.Stdout = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
 	w.Close()
+	d := &pipedDaemon{cmd: cmd, stdin: stdin, out: bufio.NewReader(r)}
+	t.Cleanup(func() { stdin.Close(); cmd.Wait(); r.Close() })
+	line, err := d.out.ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &script{tree, t, bufio.NewReader(r)}
+	if d.child, err = strconv.Atoi(strings.TrimSpace(line)); err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 func (s *script) waitUp() {

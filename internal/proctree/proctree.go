@@ -60,6 +60,7 @@ type Spec struct {
 	Marker     string              // goes into the environment as MarkerEnv; empty: none
 	TTY        bool                // Files[0] becomes the controlling terminal
 	Limits     []Limit             // hold from the first instruction of the program on
+	OOMScore   *int                // oom_score_adj, set as soon as it runs; nil: the daemon's; see ChildOOMScore
 	Census     *Census             // shared by trees that may be killed at the same time; nil: one of its own
 }
 
@@ -136,6 +137,9 @@ func Start(spec Spec) (*Tree, error) {
 		return nil, startError(spec, err)
 	}
 	t.pid = pid
+	if spec.OOMScore != nil {
+		setOOMScoreAdj(pid, *spec.OOMScore) // the pid is the child's until wait reaps it
+	}
 	go t.wait(pidfd)
 	return t, nil
 }

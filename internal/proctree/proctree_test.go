@@ -3,7 +3,9 @@ package proctree
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -272,6 +274,46 @@ func TestOrphansAreReapedAndNoStatusIsStolen(t *testing.T) {
 				t.Errorf("got %q", got)
 			}
 		})
+	}
+}
+
+func TestAnUnprivilegedDaemonStaysWhoItIs(t *testing.T) {
+	cmd := daemon(t, "user")
+	if os.Getuid() != 0 {
+		t.Fatal("needs root to become somebody else")
+	}
+	exe := t.TempDir() + "/daemon" // where that user can get at it
+	copyFile(t, os.Args[0], exe)
+	cmd.Path = exe
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.Output()
+	if want := "true false\nfalse true\nfalse true\n"; err != nil || strings.ReplaceAll(string(out), "true true", "false true") != want {
+		t.Errorf("got %q, %v; want %q", out, err, want)
+	}
+}
+
+// copyFile copies a program to a place that everybody can reach.
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for dir := filepath.Dir(to); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestMemoryIsTakenFromChildrenFirst(t *testing.T) {
+	out, err := daemon(t, "memory").Output()
+	var child, own int
+	if n, _ := fmt.Sscan(string(out), &child, &own); err != nil || n != 2 || child < own+100 {
+		t.Errorf("child and daemon: %q, %v", out, err)
 	}
 }
 
