@@ -43,17 +43,18 @@
 // # Policies
 //
 // Under [Lossless] a reader sees no gap in what it had not seen when it attached or what came since: the hooks block
-// while any attached reader is more than 1 MiB or 5,000 records behind (a late one: further behind than when it came). They
-// go on at once when it has moved or left, when the journal is released, which must be done when the execution's
-// context is done, and when it has accepted nothing for [StallTimeout]: it then gets [ErrStalled], as do all others
-// that have been waited for as long. Only a result larger than the store, a full disk and a release can make a gap.
-// The terminal event never waits.
+// while any attached reader is more than 1 MiB or 5,000 records behind (a late one: further behind than when it came).
+// They go on at once when it has moved or left, and when the journal is released, which must be done when the
+// execution's context is done. A reader that has accepted nothing for [StallTimeout] while the hooks waited gets
+// [ErrStalled]. Only a result that, with what is unseen, is more than the store keeps, a full disk and a release can
+// make a gap. The terminal event never waits. Once the readers that were attached then have left, what is kept is a
+// matter of the budget alone, and the store's file is closed.
 //
 // Under [Ring] hooks never wait. A reader that had begun and then lost something gets [ErrLagged].
 //
 // What goes wrong with a reader (its writer's error, its context, its slowness) concerns that reader only, but that
-// under Lossless it may delay the others by at most StallTimeout. Nothing here starts a goroutine: a reader runs in the one that calls
-// [Journal.Follow].
+// under Lossless it may delay the others by at most StallTimeout, however many are stuck. Nothing here starts a
+// goroutine: a reader runs in the one that calls [Journal.Follow].
 //
 // # Locks
 //
@@ -64,5 +65,6 @@
 //	Journal.mu       records and cursors
 //	Store.mu, Budget.mu
 //
-// Readers take mu only, of both; so they never wait for an appender, for another reader or for the disk's writes.
+// Readers take mu only, of both; so they never wait for an appender, for another reader or for the disk's writes. (The
+// last one to leave after the end finishes the store.)
 package hooks

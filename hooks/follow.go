@@ -118,9 +118,10 @@ func (j *Journal) move(r *reader, pos int64) {
 
 func (j *Journal) detach(r *reader) {
 	j.mu.Lock()
-	defer j.mu.Unlock()
 	j.readers = slices.DeleteFunc(j.readers, func(other *reader) bool { return other == r })
 	j.makeRoom()
+	j.mu.Unlock()
+	j.finish()
 }
 
 // makeRoom tells waiting appenders that a reader has moved. The caller holds mu.

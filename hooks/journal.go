@@ -118,8 +118,10 @@ func NewJournal(c Config) *Journal {
 	if c.Store == nil {
 		c.Store = NewBudget("", DefaultLimits).Store("")
 	}
+	// What comes next may be FlushBytes long, and records, of as much, are kept whole or not at all.
+	within := max(1, min(window, c.Store.holds()-2*FlushBytes))
 	return &Journal{
-		policy: c.Policy, store: c.Store, window: max(1, min(window, c.Store.holds()-FlushBytes)),
+		policy: c.Policy, store: c.Store, window: within,
 		released: make(chan struct{}), done: make(chan struct{}),
 	}
 }
@@ -248,8 +250,18 @@ func (j *Journal) end(r record) {
 		}
 	}
 	j.add(r)
-	j.store.Finish()
 	close(j.done)
+	j.finish()
+}
+
+// finish lets go of the store's bytes once the journal has ended and the readers that were attached have left.
+func (j *Journal) finish() {
+	j.mu.Lock()
+	over := j.ended && len(j.readers) == 0
+	j.mu.Unlock()
+	if over {
+		j.store.Finish()
+	}
 }
 
 // waitForReaders waits until every attached reader is near enough, and reports whether the journal takes events.

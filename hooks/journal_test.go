@@ -90,11 +90,11 @@ func TestWhatBreaksTheOrderIsDropped(t *testing.T) {
 }
 
 // smallStore makes a store that keeps little.
-func smallStore(t *rapid.T) (s *Store, clean func()) {
+func smallStore(t *rapid.T, temp string) (s *Store, clean func()) {
 	const k = segmentSize
 	limits := Limits{Memory: rapid.SampledFrom([]int64{k, 2 * k, 5 * k}).Draw(t, "memory"), MemoryTotal: 1 << 30, LogTotal: 1 << 30}
 	limits.Log = rapid.SampledFrom([]int64{0, k, 4 * k}).Draw(t, "log")
-	dir, err := os.MkdirTemp("", "journal")
+	dir, err := os.MkdirTemp(temp, "")
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -106,8 +106,9 @@ func smallStore(t *rapid.T) (s *Store, clean func()) {
 }
 
 func TestGapsTellExactlyWhatIsGone(t *testing.T) {
+	temp := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
-		store, clean := smallStore(t)
+		store, clean := smallStore(t, temp)
 		defer clean()
 		j := NewJournal(Config{Store: store})
 		truth := &truth{}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -286,6 +287,38 @@ func TestTheEndDoesntWaitForReaders(t *testing.T) {
 	})
 }
 
+func TestTheFileStaysUntilTheLastAttachedReaderHasLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		budget := NewBudget(dir, Limits{Memory: segmentSize, MemoryTotal: segmentSize, Log: 1 << 20, LogTotal: segmentSize})
+		j := begin(Config{Store: budget.Store("x")})
+		defer j.Store().Close()
+		_, done := program(j, 8)
+		<-done
+		g := newGate()
+		result := follow(t.Context(), j, 0, g)
+		synctest.Wait()
+		j.OnComplete(Complete{})
+		other := budget.Store("other") // demands that the oldest finished one goes
+		defer other.Close()
+		other.Append(make([]byte, 3*segmentSize))
+		if open := descriptors(t, dir); len(open) != 2 {
+			t.Errorf("while it reads: open are %v", open)
+		}
+		close(g.pass)
+		if err := <-result; err != nil || g.Stdout.Len() != 8*FlushBytes || len(g.Statuses) > 0 {
+			t.Fatalf("%v, %d bytes, %+v", err, g.Stdout.Len(), g.Statuses)
+		}
+		if open := descriptors(t, dir); len(open) != 1 {
+			t.Errorf("afterwards: open are %v", open)
+		}
+		other.Append(make([]byte, 3*segmentSize))
+		if base, end := j.Store().Bounds(); base != end {
+			t.Errorf("afterwards: %d..%d are kept", base, end)
+		}
+	})
+}
+
 func TestARingNeverWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := begin(Config{Policy: Ring, Store: NewBudget("", Limits{Memory: 4 * segmentSize, MemoryTotal: 1 << 30}).Store("")})
@@ -441,6 +474,72 @@ func TestManyReadersAndWriters(t *testing.T) {
 	reading.Wait()
 	if len(j.readers) > 0 {
 		t.Errorf("%d readers left", len(j.readers))
+	}
+}
+
+// verifier is a Writer that checks that its output is pattern(seed) without a gap.
+type verifier struct {
+	discard
+	seed, next int64
+	attached   chan struct{}
+	fault      error
+}
+
+func (v *verifier) OnInit(Init) { close(v.attached) }
+
+func (v *verifier) OnStdout(o Output) {
+	to := v.next + int64(len(o.Data))
+	if v.fault == nil && !bytes.Equal(o.Data, pattern(v.seed, v.next, to)) {
+		v.fault = fmt.Errorf("%d wrong bytes at %d", len(o.Data), v.next)
+	}
+	v.next = to
+}
+
+func (v *verifier) OnStatus(e Status) { v.fault = fmt.Errorf("status %+v", e) }
+func (v *verifier) Flush() error      { return v.fault }
+
+// However little a store may keep, and whatever others demand, a reader that stays attached gets everything.
+func TestAttachedReadersLoseNothing(t *testing.T) {
+	const k = segmentSize
+	for name, test := range map[string]struct {
+		limits Limits
+		dir    string
+	}{
+		"one segment":             {Limits{Memory: k, MemoryTotal: 1 << 30}, ""},
+		"little memory":           {Limits{Memory: 3 * k, MemoryTotal: 1 << 30}, ""},
+		"memory needed by others": {Limits{Memory: 4 << 20, MemoryTotal: k}, ""},
+		"a small file":            {Limits{Memory: k, MemoryTotal: k, Log: k, LogTotal: 1 << 30}, t.TempDir()},
+		"files needed by others":  {Limits{Memory: k, MemoryTotal: k, Log: 8 << 20, LogTotal: k}, t.TempDir()},
+		"what is usual":           {DefaultLimits, t.TempDir()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			budget := NewBudget(test.dir, test.limits)
+			var group sync.WaitGroup
+			for seed := range int64(3) {
+				store := budget.Store(strconv.Itoa(int(seed)))
+				defer store.Close()
+				j := begin(Config{Store: store})
+				for range 2 {
+					v := &verifier{seed: seed, attached: make(chan struct{})}
+					group.Go(func() {
+						if err := j.Follow(t.Context(), 0, v); err != nil || v.next != 4<<20 {
+							t.Errorf("%v, %d bytes", err, v.next)
+						}
+					})
+					<-v.attached
+				}
+				group.Go(func() {
+					random := rand.New(rand.NewPCG(uint64(seed), 3))
+					for at := int64(0); at < 4<<20; {
+						n := min(4<<20-at, 1+random.Int64N(3*k))
+						j.OnStdout(Output{Data: pattern(seed, at, at+n)})
+						at += n
+					}
+					j.OnComplete(Complete{})
+				})
+			}
+			group.Wait()
+		})
 	}
 }
 

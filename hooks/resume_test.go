@@ -176,6 +176,17 @@ func TestBrokenCharactersAreReportedOnce(t *testing.T) {
 	}
 }
 
+func TestOutputThatFollowsNothingBeginsAnew(t *testing.T) {
+	for mode := range Base64 {
+		c := newClient(mode, 0)
+		c.OnStdout(Output{Stamp: Stamp{EID: 5}, Data: []byte("\xe2\x82"), Cut: &Cutter{}})
+		c.OnStdout(Output{Stamp: Stamp{EID: 9}, Data: []byte("ab\n"), Cut: &Cutter{n: 7}})
+		if got := strings.TrimSuffix(joined(c.got, "stdout"), "\n"); got != "ab" {
+			t.Errorf("mode %d: %q", mode, got)
+		}
+	}
+}
+
 func TestRawChunksComeAtOnceButForUnfinishedCharacters(t *testing.T) {
 	j := NewJournal(Config{})
 	j.OnInit(Init{})

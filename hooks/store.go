@@ -17,7 +17,7 @@ const (
 
 	// What a running store keeps at least, for the readers attached to its journal, when all together are over a
 	// limit: in memory when there is no file to move it to, and in its file.
-	leastMemory = window + 2*segmentSize
+	leastMemory = window + 3*segmentSize
 	leastLog    = 2 << 20
 )
 

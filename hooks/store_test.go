@@ -80,6 +80,7 @@ func (m *model) held() (memory, log int64) {
 }
 
 func TestStoresKeepTheNewestBytesWithinTheirBudget(t *testing.T) {
+	temp := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
 		const k = segmentSize
 		limits := Limits{
@@ -90,7 +91,7 @@ func TestStoresKeepTheNewestBytesWithinTheirBudget(t *testing.T) {
 		}
 		dir := ""
 		if rapid.IntRange(0, 4).Draw(t, "disk") > 0 {
-			root, err := os.MkdirTemp("", "store")
+			root, err := os.MkdirTemp(temp, "")
 			if err != nil {
 				t.Fatalf("%v", err)
 			}
