@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"path/filepath"
-	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,7 +38,7 @@ type Session struct {
 	bufs  *buffers
 	late  io.Writer
 
-	turn    chan struct{} // who can send has the turn
+	turns   turns
 	closing chan struct{} // closed by Close
 	closed  chan struct{} // closed when Close is through
 
@@ -52,6 +52,8 @@ type Session struct {
 	record   chan string // gets its name
 	pumps    map[*pump]bool
 	past     []*proctree.Tree // of former shells that something outlived
+	settled  chan struct{}    // closed unless the last run's end is being dealt with
+	untold   string           // what the next run is to be told of the shell's end
 	pumped   int              // names of pipes
 }
 
@@ -96,11 +98,11 @@ func (h *Sessions) Open(ctx context.Context, cfg SessionConfig) (*Session, error
 	}
 	s := &Session{
 		id: cfg.ID, cfg: cfg, hub: h, dir: dir, token: nonce(), bufs: &h.bufs, late: late,
-		turn:    make(chan struct{}, 1),
 		closing: make(chan struct{}),
 		closed:  make(chan struct{}),
-		pumps:   make(map[*pump]bool), lastUsed: time.Now(),
+		pumps:   make(map[*pump]bool), lastUsed: time.Now(), settled: make(chan struct{}),
 	}
+	close(s.settled)
 	if err := s.furnish(); err != nil {
 		os.RemoveAll(dir)
 		return nil, fmt.Errorf("make session's folder: %w", err)
@@ -115,11 +117,9 @@ func (h *Sessions) Open(ctx context.Context, cfg SessionConfig) (*Session, error
 	return s, nil
 }
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
 func checkEnv(env map[string]string) error {
 	for name, value := range env {
-		if !envName.MatchString(name) {
+		if !proctree.ValidName(name) {
 			return &RequestError{"envs", fmt.Sprintf("%q is not a name", name)}
 		}
 		if strings.ContainsRune(value, 0) {
@@ -157,23 +157,53 @@ func (s *Session) Check(run SessionRun) error {
 	if err := checkEnv(run.Env); err != nil {
 		return err
 	}
-	if run.Dir != "" {
-		if strings.ContainsRune(run.Dir, 0) {
-			return &RequestError{"cwd", "holds a NUL"}
-		}
-		dir := run.Dir
-		if !filepath.IsAbs(dir) {
-			dir = filepath.Join(s.Info().Cwd, dir)
-		}
-		fi, err := os.Stat(dir)
-		if err != nil {
-			return &RequestError{"cwd", err.Error()}
-		}
-		if !fi.IsDir() {
-			return &RequestError{"cwd", dir + " is not a directory"}
-		}
+	_, err := s.resolve(run)
+	return err
+}
+
+// resolve returns the absolute path of run.Dir, or "" if there is none: relative to where the session is, with ~ and
+// variables of the run and of the session.
+func (s *Session) resolve(run SessionRun) (string, error) {
+	if run.Dir == "" {
+		return "", nil
 	}
-	return nil
+	var env []string
+	if strings.ContainsAny(run.Dir, "~$") {
+		env = s.environ(run.Env)
+	}
+	dir, err := proctree.ResolveDir(run.Dir, s.Info().Cwd, env)
+	if err != nil {
+		return "", &RequestError{"cwd", err.Error()}
+	}
+	return dir, nil
+}
+
+// environ is what a process of the session would find in its environment, as of the last finished run, with env on
+// top.
+func (s *Session) environ(env map[string]string) []string {
+	s.mu.Lock()
+	settled := s.settled
+	s.mu.Unlock()
+	<-settled
+	s.mu.Lock()
+	st := s.state
+	s.mu.Unlock()
+	var all []string
+	if p, ok := st.load(s.mark()); ok {
+		all = exported(p.variables)
+	} else {
+		all = proctree.Overlay(s.cfg.BaseEnv, entries(s.cfg.Env)...)
+	}
+	return proctree.Overlay(all, entries(env)...)
+}
+
+// entries are env as NAME=value, sorted.
+func entries(env map[string]string) []string {
+	all := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		all = append(all, name+"="+env[name])
+	}
+	return all
 }
 
 // recorded is told the name of each file that appears among the records.
@@ -208,16 +238,6 @@ func (s *Session) look() {
 	}
 }
 
-// lost is told that the folder of records has gone: somebody removed what is ours.
-func (s *Session) lost() {
-	s.mu.Lock()
-	closed := s.isClosed
-	s.mu.Unlock()
-	if !closed {
-		s.furnish()
-	}
-}
-
 // Close ends the session: its current run, its shell, whose EXIT trap still runs, and everything that it has started.
 // It returns when all are gone and the session's folder is removed, or with ctx's error.
 func (s *Session) Close(ctx context.Context) error {
@@ -235,10 +255,7 @@ func (s *Session) Close(ctx context.Context) error {
 	}
 	close(s.closing)
 	defer close(s.closed)
-	select {
-	case s.turn <- struct{}{}: // for good
-	case <-ctx.Done():
-	}
+	_ = s.turns.wait(ctx, nil, s.turns.ask()) // for good; ctx bounds the rest too
 	s.mu.Lock()
 	sh := s.shell
 	s.mu.Unlock()

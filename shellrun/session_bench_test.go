@@ -13,8 +13,8 @@ func BenchmarkSessionRun(b *testing.B) {
 	s := open(b, testSessions(b))
 	var runs, floor []time.Duration
 	for b.Loop() {
-		s.turn <- struct{}{} // until the last run has been settled
-		<-s.turn
+		<-s.turns.ask() // until the last run has been settled
+		s.turns.pass()
 		start := time.Now()
 		if _, err := s.Run(b.Context(), SessionRun{ID: "0123456789abcdef0123456789abcdef", Text: ":"}); err != nil {
 			b.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -28,8 +29,8 @@ type Sessions struct {
 // NewSessions returns a maker of sessions that keeps their folders in dir, best a tmpfs. dir is made if it is missing;
 // it must be reachable by the users that sessions run as, and short: at most 80 bytes.
 func NewSessions(dir string) (*Sessions, error) {
-	if len(dir) > maxRunDir || strings.ContainsAny(dir, "'\n\x00") || !filepath.IsAbs(dir) {
-		return nil, fmt.Errorf("sessions' folder %q: want an absolute path of at most %d bytes", dir, maxRunDir)
+	if len(dir) > maxRunDir || !runDir.MatchString(dir) {
+		return nil, fmt.Errorf("sessions' folder %q: want an absolute path of at most %d bytes, of letters, digits and /._+-", dir, maxRunDir)
 	}
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, fmt.Errorf("make sessions' folder: %w", err)
@@ -49,6 +50,9 @@ func NewSessions(dir string) (*Sessions, error) {
 }
 
 const maxRunDir = 80
+
+// runDir is what bash and our scripts read as it stands.
+var runDir = regexp.MustCompile(`^/[A-Za-z0-9/._+-]+$`)
 
 // Close stops watching. The sessions must have been closed.
 func (h *Sessions) Close() error {
@@ -78,7 +82,7 @@ func (h *Sessions) folder() (string, error) {
 	}
 }
 
-// watch sends what appears in dir to s.recorded, and the loss of dir to s.lost.
+// watch sends the names of what appears in dir to s.recorded.
 func (h *Sessions) watch(dir string, s *Session) error {
 	h.mu.Lock() // so that the first event finds the entry
 	defer h.mu.Unlock()
@@ -97,7 +101,7 @@ func (h *Sessions) add(dir string) (wd int32, err error) {
 	}
 	cerr := rc.Control(func(fd uintptr) {
 		var n int
-		n, err = unix.InotifyAddWatch(int(fd), dir, unix.IN_CREATE|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_ONLYDIR)
+		n, err = unix.InotifyAddWatch(int(fd), dir, unix.IN_CREATE|unix.IN_ONLYDIR)
 		wd = int32(n)
 	})
 	if cerr != nil {
@@ -150,12 +154,8 @@ func (h *Sessions) dispatch(events []byte) {
 			delete(h.watches, wd)
 		}
 		h.mu.Unlock()
-		switch {
-		case s == nil:
-		case mask&unix.IN_CREATE != 0:
+		if s != nil && mask&unix.IN_CREATE != 0 {
 			s.recorded(name)
-		case mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0:
-			s.lost()
 		}
 	}
 }

@@ -1,7 +1,11 @@
 # Read by the trap that interrupts a run, with function tracing on. Its status says whether the run's text is being
 # executed: then the trap returns from it, and the DEBUG trap set here makes all that called it return too. Nothing
 # may follow that trap here: it would be the first to be returned from.
-if [[ ${BASH_SOURCE[*]} == *'@DIR@/bash'* ]]
+if [[ -v CELLD_S && ${BASH_SOURCE[*]} == *'@DIR@/bash'* ]]
+then
+# It has been told already, and waited for something since.
+\builtin return 0
+elif [[ ${BASH_SOURCE[*]} == *'@DIR@/bash'* ]]
 then
 CELLD_S=130 CELLD_O=$BASHOPTS
 \builtin trap -p DEBUG >|'@DIR@/debug'

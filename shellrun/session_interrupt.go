@@ -17,37 +17,48 @@ import (
 // How long an interruption waits: for those who were told to end, and then for the shell to come back.
 const (
 	breakGrace     = 300 * time.Millisecond
-	unwindPatience = 300 * time.Millisecond
+	unwindPatience = 100 * time.Millisecond
+	unwindTries    = 3 // a signal that comes just before a system call doesn't end it; nor is a child found that isn't there yet
 )
 
 // stopBound is how long an interruption may take if some process can't be killed.
 const stopBound = 3 * time.Second
 
 // interrupt ends the run: the shell gets a signal whose trap makes it return from all it is in, and what it waits for
-// is ended. A shell that doesn't come back is killed.
+// is ended. That is done again if the shell doesn't come back, and in the end it is killed.
 func (r *running) interrupt() {
 	r.cut = true
 	r.back, r.stopped = make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(r.stopped)
-		pick := r.members
-		if r.sh.catches(interruptSignal) {
-			r.sh.tree.Signal(interruptSignal)
-			r.sh.tree.Signal(unix.SIGCONT)
-		} else { // not our bash any more, or one that has lost its trap
-			pick = func(t *proctree.Table) []int { return append([]int{r.sh.tree.PID()}, r.members(t)...) }
-		}
 		bound, cancel := context.WithTimeout(context.Background(), stopBound)
 		defer cancel()
-		proctree.Kill(bound, breakGrace, pick)
-		patience := time.NewTimer(unwindPatience)
-		defer patience.Stop()
-		select {
-		case <-r.back:
-		case <-patience.C:
-			r.sh.tree.Signal(unix.SIGKILL)
+		for range unwindTries {
+			pick := r.members
+			if !r.unwind() { // not our bash any more, or one that has lost its trap
+				pick = func(t *proctree.Table) []int { return append([]int{r.sh.tree.PID()}, r.members(t)...) }
+			}
+			_ = proctree.Kill(bound, breakGrace, pick) // who can't be killed is left
+			patience := time.NewTimer(unwindPatience)
+			select {
+			case <-r.back:
+				patience.Stop()
+				return
+			case <-patience.C:
+			}
 		}
+		r.sh.tree.Signal(unix.SIGKILL)
 	}()
+}
+
+// unwind tells the shell to return from all it is in. It says false if there is nobody who would understand.
+func (r *running) unwind() bool {
+	if !r.sh.catches(interruptSignal) {
+		return false
+	}
+	r.sh.tree.Signal(interruptSignal)
+	r.sh.tree.Signal(unix.SIGCONT)
+	return true
 }
 
 // awaitStop returns when an interruption, if there was one, has done all it does. The run has ended.

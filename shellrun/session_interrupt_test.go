@@ -106,7 +106,7 @@ func TestSessionInterruptReplacesABlockedShell(t *testing.T) {
 		text string
 		code int
 	}{
-		{"a=$(printf %0400000d 0); echo go; b=${a//0/ab}", 137},
+		{`a=$(printf %0400000d 0); (sleep 0.1; echo go >&3) & : "${a//0/ab}"`, 137},
 		{"exec sh -c 'echo go; sleep 98.1'", 143},
 		{"trap '' TERM; exec bash -c 'echo go; while :; do sleep 0.1; done'", 137},
 		{"trap - 62; echo go; while :; do :; done", 143},
@@ -119,7 +119,7 @@ func TestSessionInterruptReplacesABlockedShell(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			out := &beacon{text: "go", hit: func() { cancel(errors.New("enough")) }}
-			res, err := s.try(ctx, c.text, func(r *SessionRun) { r.Stdout = out })
+			res, err := s.try(ctx, "exec 3>&1\n"+c.text, func(r *SessionRun) { r.Stdout = out })
 			if err != nil || res.Code != c.code || !res.Ended || !res.Broken {
 				t.Errorf("%v, error %v", res, err)
 			}
@@ -133,15 +133,17 @@ func TestSessionInterruptReplacesABlockedShell(t *testing.T) {
 
 func TestSessionInterruptLeavesEarlierJobsAlone(t *testing.T) {
 	s := open(t, testSessions(t))
-	s.run("sleep 97.9 & (while :; do sleep 0.01; done) & (sleep 97.91 &)")
-	job := strings.TrimSpace(s.run("echo $!").out)
+	pids := strings.Fields(s.run("sleep 97.9 & echo $!; (while :; do sleep 0.01; done) & echo $!; (sleep 97.91 & echo $!)").out)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	out := &beacon{text: "go", hit: func() { cancel(errors.New("enough")) }}
 	if res, err := s.try(ctx, "sleep 97.92 & echo go; sleep 97.93", func(r *SessionRun) { r.Stdout = out }); err != nil || res.Code != 130 {
 		t.Errorf("%v, %v", res, err)
 	}
-	s.want("kill -0 %1 && kill -0 "+job+" && kill -0 %2 && jobs -r %3", "", 1)
-	s.want("pgrep -f 'sleep 97.9[0-3]?$' | wc -l; kill %1 %2; wait", "2\n", 0)
+	for _, pid := range pids {
+		s.want("kill -0 "+pid+" && echo lives", "lives\n", 0)
+	}
+	s.want("kill -0 %1 && kill -0 %2 && jobs -r %3", "", 1)
+	s.want("kill %1 %2; wait", "", 0)
 }
 
 func TestSessionInterruptAtAnyMomentMeetsNoOtherRun(t *testing.T) {

@@ -1,29 +1,33 @@
 package shellrun
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
 
-// limits are the resources that bash's ulimit sets.
-var resources = []int{
+	"github.com/celld/celld/internal/proctree"
+)
+
+// shellLimits are the resources that bash's ulimit sets.
+var shellLimits = []int{
 	unix.RLIMIT_AS, unix.RLIMIT_CORE, unix.RLIMIT_CPU, unix.RLIMIT_DATA, unix.RLIMIT_FSIZE, unix.RLIMIT_LOCKS,
 	unix.RLIMIT_MEMLOCK, unix.RLIMIT_MSGQUEUE, unix.RLIMIT_NICE, unix.RLIMIT_NOFILE, unix.RLIMIT_NPROC,
 	unix.RLIMIT_RSS, unix.RLIMIT_RTPRIO, unix.RLIMIT_RTTIME, unix.RLIMIT_SIGPENDING, unix.RLIMIT_STACK,
 }
 
 // readLimits returns a process's limits.
-func readLimits(pid int) []limit {
-	into := make([]limit, 0, len(resources))
-	for _, r := range resources {
-		l := limit{resource: r}
-		if unix.Prlimit(pid, r, nil, &l.value) == nil {
-			into = append(into, l)
+func readLimits(pid int) []proctree.Limit {
+	limits := make([]proctree.Limit, 0, len(shellLimits))
+	for _, resource := range shellLimits {
+		var l unix.Rlimit
+		if unix.Prlimit(pid, resource, nil, &l) == nil {
+			limits = append(limits, proctree.Limit{Resource: resource, Soft: l.Cur, Hard: l.Max})
 		}
 	}
-	return into
+	return limits
 }
 
-// restoreLimits gives a new shell the limits of the last one. What may not be set stays.
-func (s *Session) restoreLimits(pid int) {
-	for _, l := range s.state.limits {
-		unix.Prlimit(pid, l.resource, &l.value, nil)
+// setLimits gives a new shell the limits of the last one. What may not be set stays.
+func setLimits(pid int, limits []proctree.Limit) {
+	for _, l := range limits {
+		_ = unix.Prlimit(pid, l.Resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard}, nil)
 	}
 }

@@ -3,6 +3,8 @@ package shellrun
 import (
 	"bytes"
 	"iter"
+	"strconv"
+	"strings"
 )
 
 // commands yields the commands of what bash prints to be read again (declare -p, trap -p, alias -p), each with the
@@ -54,4 +56,69 @@ func declared(command []byte) (attributes, name string, ok bool) {
 		i = len(rest)
 	}
 	return attributes, string(rest[:i]), true
+}
+
+// exported returns the variables that declare -p shows as exported, as NAME=value.
+func exported(variables []byte) []string {
+	var env []string
+	for command := range commands(variables) {
+		attributes, name, ok := declared(command)
+		if !ok || !strings.Contains(attributes, "x") {
+			continue
+		}
+		if _, word, ok := bytes.Cut(command, []byte("=")); ok {
+			env = append(env, name+"="+unquote(bytes.TrimSuffix(word, []byte("\n"))))
+		}
+	}
+	return env
+}
+
+// unquote reads one word as bash prints it: "…", $'…', '…' or bare.
+func unquote(word []byte) string {
+	switch {
+	case bytes.HasPrefix(word, []byte(`$'`)) && len(word) > 2:
+		return unescape(word[2 : len(word)-1])
+	case bytes.HasPrefix(word, []byte(`"`)) && len(word) > 1:
+		var b strings.Builder
+		in := word[1 : len(word)-1]
+		for i := 0; i < len(in); i++ {
+			if in[i] == '\\' && i+1 < len(in) {
+				i++
+			}
+			b.WriteByte(in[i])
+		}
+		return b.String()
+	case bytes.HasPrefix(word, []byte(`'`)) && len(word) > 1:
+		return string(word[1 : len(word)-1])
+	}
+	return string(word)
+}
+
+// escapes are those of $'…' that bash prints, but for octal numbers.
+var escapes = map[byte]byte{'a': '\a', 'b': '\b', 'E': 0x1b, 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t', 'v': '\v'}
+
+func unescape(in []byte) string {
+	var b strings.Builder
+	for i := 0; i < len(in); i++ {
+		if in[i] != '\\' || i+1 == len(in) {
+			b.WriteByte(in[i])
+			continue
+		}
+		i++
+		if c, ok := escapes[in[i]]; ok {
+			b.WriteByte(c)
+			continue
+		}
+		end := i
+		for end < len(in) && end < i+3 && in[end] >= '0' && in[end] <= '7' {
+			end++
+		}
+		if n, err := strconv.ParseUint(string(in[i:end]), 8, 8); err == nil {
+			b.WriteByte(byte(n))
+			i = end - 1
+		} else {
+			b.WriteByte(in[i])
+		}
+	}
+	return b.String()
 }

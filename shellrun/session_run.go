@@ -46,12 +46,8 @@ func (s *Session) Run(ctx context.Context, run SessionRun) (SessionExit, error) 
 	if err := s.Check(run); err != nil {
 		return SessionExit{}, err
 	}
-	select {
-	case s.turn <- struct{}{}:
-	case <-ctx.Done():
-		return SessionExit{}, context.Cause(ctx)
-	case <-s.closing:
-		return SessionExit{}, ErrSessionClosed
+	if err := s.turns.wait(ctx, s.closing, s.turns.ask()); err != nil {
+		return SessionExit{}, err
 	}
 	r := &running{s: s, run: run}
 	if err := r.start(ctx); err != nil {
@@ -63,6 +59,9 @@ func (s *Session) Run(ctx context.Context, run SessionRun) (SessionExit, error) 
 		p.settle(s.bufs, s.late)
 	}
 	s.setRunning("")
+	s.mu.Lock()
+	s.settled = make(chan struct{})
+	s.mu.Unlock()
 	if err == nil && r.cut && !exit.Ended && exit.Broken {
 		r.note(NoteUnwound, "the run was interrupted; the shell, its state and the jobs of earlier runs are kept")
 	}
@@ -83,6 +82,7 @@ type running struct {
 	back    chan struct{} // closed when the run has ended, for the interruption
 	stopped chan struct{} // closed when the interruption is through
 	cut     bool          // it was interrupted
+	told    bool          // Note has been told that the shell has ended
 	whole   bool          // the shell put back what had been taken from it
 	flags   string        // the shell's options at the end
 	tick    uint64        // when it began
@@ -103,6 +103,14 @@ func (r *running) start(ctx context.Context) error {
 	if err := r.ready(ctx); err != nil {
 		return err
 	}
+	dir, err := s.resolve(r.run)
+	if err != nil {
+		return err
+	}
+	r.run.Dir = dir
+	if err := s.checkFrozen(r.run.Env); err != nil {
+		return err
+	}
 	s.setRunning(r.run.ID)
 	f := &r.files
 	f.mark, f.stdin, f.status = nonce(), r.run.HasStdin, s.state.status != 0
@@ -121,12 +129,17 @@ func (r *running) start(ctx context.Context) error {
 // ready makes sure that there is a shell.
 func (r *running) ready(ctx context.Context) error {
 	s := r.s
-	if sh := s.shell; sh != nil {
+	sh := s.shell
+	if s.untold == "" && sh != nil && sh.dead() {
+		s.untold = sh.epitaph()
+	}
+	if s.untold != "" {
+		r.note(NoteReplaced, s.untold)
+		s.untold = ""
+	}
+	if sh != nil && !sh.dead() {
 		r.sh = sh
-		if !sh.dead() {
-			return nil
-		}
-		r.noteEnd()
+		return nil
 	}
 	if err := s.replace(ctx); err != nil {
 		return err
@@ -135,33 +148,55 @@ func (r *running) ready(ctx context.Context) error {
 	return nil
 }
 
-// lay makes the run's pipes and files.
+// lay makes the run's pipes and files, and the session's folder again if somebody has removed it.
 func (r *running) lay() error {
+	err := r.layOnce()
+	if !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	r.unlay()
+	if err := errors.Join(r.s.furnish(), r.s.openSnapshots(r.sh)); err != nil {
+		return err
+	}
+	return r.layOnce()
+}
+
+func (r *running) layOnce() error {
 	s, f := r.s, &r.files
 	stdout, stderr := r.run.Stdout, r.run.Stderr
 	if c := s.traceStart(r.run.Text); c != "" {
 		stdout, stderr = newUntrace(stdout, c), newUntrace(stderr, c)
 	}
-	err := r.pipe(stdout, stderr)
-	if errors.Is(err, unix.ENOENT) { // somebody removed the folder
-		if err = s.furnish(); err == nil {
-			err = errors.Join(s.openSnapshots(r.sh), r.pipe(stdout, stderr))
+	if err := r.pipe(stdout, stderr); err != nil {
+		return err
+	}
+	f.rebind = len(r.made) > 0
+	if f.stdin {
+		if err := s.write("i", r.run.Stdin); err != nil {
+			return err
 		}
 	}
-	if err == nil && f.stdin {
-		err = s.write("i", r.run.Stdin)
+	if f.status {
+		if err := s.write("status", `\builtin return `+strconv.Itoa(s.state.status)); err != nil {
+			return err
+		}
 	}
-	if err == nil && f.status {
-		err = s.write("status", `\builtin return `+strconv.Itoa(s.state.status))
+	if err := s.write("bash", s.state.prologue()+r.run.Text); err != nil {
+		return err
 	}
-	if err == nil {
-		err = s.write("bash", s.state.prologue()+r.run.Text)
+	return s.write("w", s.wrapper(&r.run, r.sh, *f))
+}
+
+// unlay gives up what lay has made.
+func (r *running) unlay() {
+	for _, p := range r.pumps {
+		p.aim(r.s.late)
 	}
-	if err == nil {
-		f.rebind = len(r.made) > 0
-		err = s.write("w", s.wrapper(&r.run, r.sh, *f))
+	for _, p := range r.made { // the shell hasn't opened them
+		p.stop()
+		r.sh.bound = false
 	}
-	return err
+	r.pumps, r.made = nil, nil
 }
 
 // pipe sees to it that there is a pipe for each stream that the shell has a descriptor for. Those of the last run will
@@ -297,20 +332,21 @@ func (r *running) recorded(name string) (SessionExit, error) {
 
 // ended is the end of a run whose shell has ended.
 func (r *running) ended() SessionExit {
-	r.noteEnd()
+	r.note(NoteReplaced, r.sh.epitaph())
+	r.told = true
 	code := r.sh.tree.Status().Code & 0xff
 	r.s.setStatus(code)
 	return SessionExit{Code: code, Ended: true}
 }
 
-// noteEnd tells that the shell has ended.
-func (r *running) noteEnd() {
-	st := r.sh.tree.Status()
+// epitaph says how the shell has ended, for people.
+func (sh *shell) epitaph() string {
+	st := sh.tree.Status()
 	how := fmt.Sprintf("exited with status %d", st.Code)
 	if st.Signal != 0 {
 		how = fmt.Sprintf("was ended by signal %d (%s)", st.Signal, st.Signal)
 	}
-	r.note(NoteReplaced, "the shell "+how+"; a new one takes over with the state as of the last finished run")
+	return "the shell " + how + "; a new one takes over with the state as of the last finished run"
 }
 
 // wedged is the end of a run whose shell reads but doesn't execute, as after set -n.
@@ -326,17 +362,9 @@ func (r *running) wedged() SessionExit {
 
 // abandon ends a run that could not begin.
 func (r *running) abandon() {
-	for _, p := range r.pumps {
-		p.aim(r.s.late)
-	}
-	for _, p := range r.made { // the shell may not have opened them
-		p.stop()
-	}
-	if r.sh != nil && len(r.made) > 0 {
-		r.sh.bound = false
-	}
+	r.unlay()
 	r.s.setRunning("")
-	<-r.s.turn
+	r.s.turns.pass()
 }
 
 func (s *Session) setRunning(id string) {
@@ -349,4 +377,18 @@ func (s *Session) setStatus(code int) {
 	s.mu.Lock()
 	s.state.status = code
 	s.mu.Unlock()
+}
+
+// checkFrozen refuses variables that can't be set.
+func (s *Session) checkFrozen(env map[string]string) error {
+	if len(env) == 0 {
+		return nil
+	}
+	variables := s.variables()
+	for name := range env {
+		if attributes, _, _ := declared(variable(variables, name)); strings.Contains(attributes, "r") {
+			return &RequestError{"envs", name + " is readonly in this session"}
+		}
+	}
+	return nil
 }

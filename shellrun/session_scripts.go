@@ -37,7 +37,7 @@ func fill(script string, names ...string) string {
 
 // trapCommand sets the trap that interrupts runs. What a user sees of it is this one line in the output of trap.
 func trapCommand(dir string) string {
-	return fmt.Sprintf(`\builtin trap -- '{ CELLD_F=$-;\builtin set +xe -T;\builtin . "%s/interrupt";} 2>/dev/null&&\builtin return 130' %d`,
+	return fmt.Sprintf(`\builtin trap -- '{ CELLD_F=${CELLD_F-$-};\builtin set +xe -T;\builtin . "%s/interrupt";} 2>/dev/null&&\builtin return 130' %d`,
 		dir, interruptSignal)
 }
 

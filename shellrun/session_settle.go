@@ -14,7 +14,8 @@ import (
 // settle gets the session ready for the next run, and gives the turn to it.
 func (r *running) settle() {
 	s := r.s
-	defer func() { <-s.turn }()
+	defer s.turns.pass()
+	defer close(s.settled)
 	good := !r.sh.dying() && r.snapshot() && (!r.cut || r.calm())
 	if good {
 		s.survey(r.sh)
@@ -28,9 +29,13 @@ func (r *running) settle() {
 	select {
 	case <-s.closing:
 	default:
-		if !good {
-			s.replace(context.Background()) // an error is the next run's, which tries again
+		if good {
+			break
 		}
+		if !r.told {
+			s.untold = "the shell was lost after the last run; a new one has the state as of the run before"
+		}
+		s.replace(context.Background()) // an error is the next run's, which tries again
 	}
 }
 
@@ -257,9 +262,9 @@ func (s *Session) replace(ctx context.Context) error {
 	if old != nil {
 		s.bury(old)
 	}
-	sh, err := s.startShell(ctx, restored)
+	sh, err := s.restart(ctx, restored)
 	if err != nil && ctx.Err() == nil {
-		sh, err = s.startShell(ctx, rescued)
+		sh, err = s.restart(ctx, rescued)
 	}
 	if err != nil {
 		return errors.Join(ErrSessionLost, err)
@@ -268,6 +273,15 @@ func (s *Session) replace(ctx context.Context) error {
 	s.shell = sh
 	s.mu.Unlock()
 	return nil
+}
+
+// restartPatience is how long a new shell may take to become what the last one was.
+const restartPatience = 5 * time.Second
+
+func (s *Session) restart(ctx context.Context, from origin) (*shell, error) {
+	ctx, cancel := context.WithTimeout(ctx, restartPatience)
+	defer cancel()
+	return s.startShell(ctx, from)
 }
 
 // bury ends what is left of a shell. What outlived it is still the session's.

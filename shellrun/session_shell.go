@@ -5,8 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
-	"sort"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -117,7 +118,7 @@ func (s *Session) launch(ctx context.Context, sh *shell, script *os.File, from o
 		return fmt.Errorf("start session %s: %w", s.id, context.Cause(ctx))
 	}
 	if from == restored {
-		s.restoreLimits(sh.tree.PID())
+		setLimits(sh.tree.PID(), s.state.limits)
 	}
 	return nil
 }
@@ -171,12 +172,7 @@ func (s *Session) startState(from origin) (script, dir string) {
 			export(name, value)
 		}
 	}
-	names := make([]string, 0, len(s.cfg.Env))
-	for name := range s.cfg.Env {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(s.cfg.Env)) {
 		export(name, s.cfg.Env[name])
 	}
 	return b.String(), s.cfg.Dir

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/celld/celld/internal/proctree"
 )
 
 // parts are what a snapshot says: all of it as commands that bash can read.
@@ -26,7 +28,7 @@ type state struct {
 	file   *os.File // or else where it is
 	size   int
 	cwd    string // physical
-	limits []limit
+	limits []proctree.Limit
 
 	flags   string // of strippedFlags, those that were on
 	traps   []byte // for DEBUG, ERR and RETURN
@@ -37,11 +39,6 @@ type state struct {
 	frozen  bool   // the marker can't be changed any more
 
 	untrapped bool // our own trap has been taken away
-}
-
-type limit struct {
-	resource int
-	value    unix.Rlimit
 }
 
 // inMemory is the size up to which a snapshot is kept in memory; a typical one has 6 KB.
@@ -113,6 +110,10 @@ func splitSnapshot(b []byte, mark string) (p parts, ok bool) {
 	}
 	// Whatever comes before the variables is small.
 	for len(b) > 0 && !bytes.HasPrefix(b, []byte("declare -")) {
+		if b[0] == ' ' { // after printf
+			b = b[1:]
+			continue
+		}
 		n := commandLen(b)
 		switch command := b[:n]; {
 		case bytes.HasPrefix(command, []byte("trap -- ")):
@@ -293,8 +294,7 @@ func restoreVariables(b *strings.Builder, variables []byte) (posix string) {
 			posix = `\builtin ` + string(command)
 			continue
 		}
-		b.WriteString(`\builtin `)
-		b.Write(command)
+		b.Write(command) // with \builtin it could hold no array
 	}
 	for _, name := range preset {
 		if !seen[name] {

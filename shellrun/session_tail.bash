@@ -7,9 +7,9 @@
 \builtin set +exvkTt
 \builtin unset CELLD_S CELLD_P CELLD_F CELLD_I CELLD_O
 \builtin alias -p
-\builtin umask -p
 \builtin printf '%s ' '\builtin set --' "${@@Q}" '
 '
+\builtin umask -p
 \builtin declare -p
 \builtin declare -F; } >&9
 \builtin declare -f >&9

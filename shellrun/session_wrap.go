@@ -3,8 +3,8 @@ package shellrun
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
-	"sort"
 	"strings"
 )
 
@@ -107,24 +107,30 @@ func (s *Session) wrapEnv(env map[string]string) (set, unset string) {
 	if len(env) == 0 {
 		return "", ""
 	}
-	names := make([]string, 0, len(env))
-	for name := range env {
-		names = append(names, name)
-	}
-	sort.Strings(names)
 	variables := s.variables()
 	var sb, ub strings.Builder
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if !special[name] {
 			fmt.Fprintf(&sb, "\\builtin unset -n %s;\\builtin unset -v %s;", name, name)
 		}
 		fmt.Fprintf(&sb, "\\builtin export %s=%s\n", name, quote(env[name]))
 		fmt.Fprintf(&ub, "\\builtin unset -n %s;\\builtin unset -v %s;", name, name)
 		if was := variable(variables, name); was != nil {
-			ub.WriteString(`\builtin ` + strings.TrimSuffix(string(was), "\n") + ";")
+			ub.WriteString(redeclare(was))
 		}
 	}
 	return sb.String(), ub.String()
+}
+
+// redeclare makes of a command of declare -p one that works where declare is a function or an alias: with \builtin it
+// takes no list, so that an array's elements are assigned apart.
+func redeclare(command []byte) string {
+	text := strings.TrimSuffix(string(command), "\n")
+	attributes, name, _ := declared(command)
+	if head, list, ok := strings.Cut(text, "=("); ok && strings.ContainsAny(attributes, "aA") {
+		return `\builtin ` + head + ";" + name + "=(" + list + ";"
+	}
+	return `\builtin ` + text + ";"
 }
 
 // prologue goes before the user's text, on its first line so that line numbers stay right. It puts back what tail
