@@ -193,10 +193,7 @@ func (j *Journal) collect(r *reader, b *batch, follow bool) (<-chan struct{}, er
 	if !b.empty() || !follow || j.ended {
 		return nil, nil
 	}
-	if j.more == nil {
-		j.more = make(chan struct{})
-	}
-	return j.more, nil
+	return j.next(), nil
 }
 
 // deliver gives b to w, flushes it and moves r.

@@ -403,6 +403,14 @@ func (j *Journal) drop(n int) {
 	j.first += int64(n)
 }
 
+// next returns a channel that is closed at the next event. The caller holds mu.
+func (j *Journal) next() <-chan struct{} {
+	if j.more == nil {
+		j.more = make(chan struct{})
+	}
+	return j.more
+}
+
 // wake tells waiting readers that there is more. The caller holds mu.
 func (j *Journal) wake() {
 	if j.more != nil {

@@ -43,10 +43,7 @@ func (j *Journal) Wait(ctx context.Context, after int64) error {
 			j.mu.Unlock()
 			return nil
 		}
-		if j.more == nil {
-			j.more = make(chan struct{})
-		}
-		more := j.more
+		more := j.next()
 		j.mu.Unlock()
 		select {
 		case <-more:

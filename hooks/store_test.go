@@ -79,82 +79,107 @@ func (m *model) held() (memory, log int64) {
 	return memory, m.logBytes
 }
 
+// shelf is a budget with stores, and their models.
+type shelf struct {
+	*Budget
+	stores []*model
+	lost   bool // files were removed behind its back
+}
+
+func newShelf(t *rapid.T, temp string) *shelf {
+	const k = segmentSize
+	limits := Limits{
+		Memory:      rapid.SampledFrom([]int64{0, k, 2 * k, 3*k + 5, 8 * k}).Draw(t, "memory"),
+		MemoryTotal: rapid.SampledFrom([]int64{k, 4 * k, 64 * k}).Draw(t, "memory total"),
+		Log:         rapid.SampledFrom([]int64{0, 1, k, 3 * k, 5 * k, 50 * k}).Draw(t, "log"),
+		LogTotal:    rapid.SampledFrom([]int64{0, 2 * k, 10 * k, 200 * k}).Draw(t, "log total"),
+	}
+	dir := ""
+	if rapid.IntRange(0, 4).Draw(t, "disk") > 0 {
+		root, err := os.MkdirTemp(temp, "")
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		dir = filepath.Join(root, "a", "b")
+	}
+	return &shelf{Budget: NewBudget(dir, limits)}
+}
+
+func (s *shelf) add(*rapid.T) {
+	seed := int64(len(s.stores))
+	s.stores = append(s.stores, &model{Store: s.Store(fmt.Sprint(seed)), seed: seed})
+}
+
+func (s *shelf) pick(t *rapid.T) *model {
+	return s.stores[rapid.IntRange(0, len(s.stores)-1).Draw(t, "store")]
+}
+
+func (s *shelf) append(t *rapid.T) {
+	const k = segmentSize
+	m := s.pick(t)
+	m.append(t, rapid.SampledFrom([]int64{1, 100, 700, k - 1, k, k + 1, 3 * k, 9*k + 17}).Draw(t, "size"))
+	base, end := m.Bounds()
+	if kept := min(m.end, m.holds()); !m.finished && !m.closed && end-base < kept {
+		t.Fatalf("store %d keeps %d bytes, want %d", m.seed, end-base, kept)
+	}
+	if m.closed && base != end {
+		t.Fatalf("a closed store keeps %d bytes", end-base)
+	}
+}
+
+func (s *shelf) read(t *rapid.T) {
+	const k = segmentSize
+	m := s.pick(t)
+	base, _ := m.Bounds()
+	off := rapid.Int64Range(max(0, base-k), m.end+1).Draw(t, "off")
+	m.read(t, off, rapid.SampledFrom([]int{0, 1, 100, k, 3 * k}).Draw(t, "size"))
+}
+
+func (s *shelf) finish(t *rapid.T) {
+	m := s.pick(t)
+	m.Finish()
+	m.finished = true
+}
+
+func (s *shelf) close(t *rapid.T) {
+	if m := s.pick(t); rapid.IntRange(0, 3).Draw(t, "sure") == 0 {
+		m.Close()
+		m.closed = true
+	}
+}
+
+func (s *shelf) removeFiles(t *rapid.T) {
+	if s.dir != "" && rapid.IntRange(0, 3).Draw(t, "sure") == 0 {
+		os.RemoveAll(filepath.Dir(s.dir))
+		s.lost = true
+	}
+}
+
 func TestStoresKeepTheNewestBytesWithinTheirBudget(t *testing.T) {
 	temp := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
-		const k = segmentSize
-		limits := Limits{
-			Memory:      rapid.SampledFrom([]int64{0, k, 2 * k, 3*k + 5, 8 * k}).Draw(t, "memory"),
-			MemoryTotal: rapid.SampledFrom([]int64{k, 4 * k, 64 * k}).Draw(t, "memory total"),
-			Log:         rapid.SampledFrom([]int64{0, 1, k, 3 * k, 5 * k, 50 * k}).Draw(t, "log"),
-			LogTotal:    rapid.SampledFrom([]int64{0, 2 * k, 10 * k, 200 * k}).Draw(t, "log total"),
-		}
-		dir := ""
-		if rapid.IntRange(0, 4).Draw(t, "disk") > 0 {
-			root, err := os.MkdirTemp(temp, "")
-			if err != nil {
-				t.Fatalf("%v", err)
-			}
-			defer os.RemoveAll(root)
-			dir = filepath.Join(root, "a", "b")
-		}
-		budget := NewBudget(dir, limits)
-		var stores []*model
-		lost := false // files were removed behind our back
-		pick := func() *model { return stores[rapid.IntRange(0, len(stores)-1).Draw(t, "store")] }
-		add := func() {
-			seed := int64(len(stores))
-			stores = append(stores, &model{Store: budget.Store(fmt.Sprint(seed)), seed: seed})
-		}
-		add()
+		s := newShelf(t, temp)
+		s.add(t)
+		steps := []func(*rapid.T){s.add, s.finish, s.close, s.removeFiles, s.append, s.append, s.append, s.append, s.read, s.read, s.read, s.read}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			switch rapid.IntRange(0, 11).Draw(t, "step") {
-			case 0:
-				add()
-			case 1:
-				m := pick()
-				m.Finish()
-				m.finished = true
-			case 2:
-				if m := pick(); rapid.IntRange(0, 3).Draw(t, "sure") == 0 {
-					m.Close()
-					m.closed = true
-				}
-			case 3:
-				if dir != "" && rapid.IntRange(0, 3).Draw(t, "sure") == 0 {
-					os.RemoveAll(filepath.Dir(dir))
-					lost = true
-				}
-			case 4, 5, 6, 7:
-				m := pick()
-				m.append(t, rapid.SampledFrom([]int64{1, 100, 700, k - 1, k, k + 1, 3 * k, 9*k + 17}).Draw(t, "size"))
-				base, end := m.Bounds()
-				if kept := min(m.end, m.holds()); !m.finished && !m.closed && end-base < kept {
-					t.Fatalf("store %d keeps %d bytes, want %d", m.seed, end-base, kept)
-				}
-				if m.closed && base != end {
-					t.Fatalf("a closed store keeps %d bytes", end-base)
-				}
-			default:
-				m := pick()
-				base, _ := m.Bounds()
-				off := rapid.Int64Range(max(0, base-k), m.end+1).Draw(t, "off")
-				m.read(t, off, rapid.SampledFrom([]int{0, 1, 100, k, 3 * k}).Draw(t, "size"))
-			}
-			checkBudget(t, budget, stores, lost)
+			steps[rapid.IntRange(0, len(steps)-1).Draw(t, "step")](t)
+			checkBudget(t, s.Budget, s.stores, s.lost)
 		}
-		for _, m := range stores {
+		for _, m := range s.stores {
 			base, _ := m.Bounds()
-			for off := base; off < m.end; off += k / 3 {
-				m.read(t, off, k/2)
+			for off := base; off < m.end; off += segmentSize / 3 {
+				m.read(t, off, segmentSize/2)
 			}
 			m.Close()
 		}
-		if memory, log := budget.Used(); memory != 0 || log != 0 {
+		if memory, log := s.Used(); memory != 0 || log != 0 {
 			t.Fatalf("%d bytes in memory and %d in files after all were closed", memory, log)
 		}
-		if left, _ := filepath.Glob(filepath.Join(dir, "*.log")); dir != "" && len(left) > 0 {
+		if left, _ := filepath.Glob(filepath.Join(s.dir, "*.log")); s.dir != "" && len(left) > 0 {
 			t.Fatalf("left over: %v", left)
+		}
+		if s.dir != "" {
+			os.RemoveAll(filepath.Dir(filepath.Dir(s.dir)))
 		}
 	})
 }
