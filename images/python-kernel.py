@@ -1,7 +1,11 @@
-"""Starts ipykernel so that an interrupt ends the cell that runs and nothing else.
+"""Starts ipykernel with two differences.
 
-ipykernel raises KeyboardInterrupt wherever it happens to be while it handles a cell: before the code begins or after
-it has ended, the exception costs the reply, or the kernel. Here it is raised only if code of the cell is on the stack.
+An interrupt ends the cell that runs and nothing else: ipykernel raises KeyboardInterrupt wherever it happens to be
+while it handles a cell, and before the code begins or after it has ended the exception costs the reply, or the
+kernel. Here it is raised only if code of the cell is on the stack.
+
+Much output comes as many messages of a moderate size instead of one for each fifth of a second, and printing waits
+until they are under way: so whoever is on their way needs little memory.
 """
 
 import signal
@@ -10,6 +14,7 @@ import sys
 del sys.path[0]  # this file's folder
 
 from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
+from ipykernel.iostream import OutStream  # noqa: E402
 from ipykernel.ipkernel import IPythonKernel  # noqa: E402
 from ipykernel.kernelapp import IPKernelApp  # noqa: E402
 
@@ -36,6 +41,28 @@ def interrupt(signum, frame):
         raise KeyboardInterrupt
 
 
+class Stream(OutStream):
+    """The stock stream, flushed whenever it holds LIMIT characters."""
+
+    LIMIT = 512 * 1024
+    held = 0
+
+    def write(self, string):
+        if not isinstance(string, str) or self.held + len(string) < self.LIMIT:
+            written = super().write(string)
+            self.held += written
+            return written
+        for start in range(0, len(string), self.LIMIT):
+            self.held = 0
+            super().write(string[start : start + self.LIMIT])
+            self.flush()
+        return len(string)
+
+    def flush(self):
+        self.held = 0
+        super().flush()
+
+
 class Kernel(IPythonKernel):
     """The stock kernel with another handler."""
 
@@ -47,9 +74,10 @@ class Kernel(IPythonKernel):
 
 
 class App(IPKernelApp):
-    """The stock application with another kernel."""
+    """The stock application with another kernel and other streams."""
 
     def initialize(self, argv=None):
+        self.outstream_class = "__main__.Stream"
         # The history is the session's own: kernels don't wait for each other's file.
         self.config.HistoryManager.hist_file = ":memory:"
         super().initialize(argv)

@@ -53,6 +53,7 @@ def main():
         config=config, runtime_dir=given["dir"], data_dir=given["dir"], config_dir=given["dir"]
     )
     app.initialize(argv=[], find_extensions=False)
+    app.kernel_spec_manager.kernel_dirs  # noqa: B018: computed now, from the variables that are about to go
     for name in given["setup_env"]:
         os.environ.pop(name, None)
 

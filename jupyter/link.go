@@ -36,9 +36,13 @@ func (k *Kernel) revive(ctx context.Context, old *conn) (*conn, error) {
 		}
 		k.mu.Unlock()
 	}
-	c, err := k.connect(ctx)
+	client, err := k.server.client(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c, err := k.connect(ctx, client)
 	if errors.Is(err, ErrUnavailable) {
-		k.server.suspect(k.usedClient())
+		k.server.suspect(client)
 	}
 	return c, err
 }
@@ -50,11 +54,7 @@ func (k *Kernel) usedClient() *Client {
 }
 
 // connect finds or makes the kernel and opens its WebSocket.
-func (k *Kernel) connect(ctx context.Context) (*conn, error) {
-	client, err := k.server.client(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (k *Kernel) connect(ctx context.Context, client *Client) (*conn, error) {
 	k.mu.Lock()
 	session, had := k.session, k.client
 	k.mu.Unlock()
@@ -77,6 +77,7 @@ func (k *Kernel) connect(ctx context.Context) (*conn, error) {
 		}
 	}
 	if gone != "" {
+		var err error
 		if session, err = k.server.startSession(ctx, client, k); err != nil {
 			return nil, err
 		}
@@ -228,6 +229,10 @@ func (k *Kernel) Close(ctx context.Context) error {
 		err = client.DeleteSession(ctx, session.ID)
 	}
 	if m := k.server.cfg.Managed; m != nil {
+		if errors.Is(err, ErrUnavailable) { // the server is dead or will be; its kernels don't need it to end
+			m.suspect(client)
+			err = nil
+		}
 		err = errors.Join(err, m.killKernel(ctx, k.req.ID))
 	}
 	k.work.Wait()

@@ -293,7 +293,7 @@ func (m *Managed) settings(in *instance, token string) any {
 			"IdentityProvider":               section{"token": token},
 			"ZMQChannelsWebsocketConnection": section{"limit_rate": false},
 			"KernelManager":                  section{"shutdown_wait_time": 1.0},
-			"KernelRestarter":                section{"time_to_dead": 0.5, "restart_limit": 3},
+			"KernelRestarter":                section{"time_to_dead": 0.5, "restart_limit": 1},
 		},
 	}
 }
