@@ -106,7 +106,7 @@ func (d *daemon) kernels() []string {
 
 func TestContexts(t *testing.T) {
 	shared := start(t, launch{args: []string{"--max-contexts=3"},
-		env: []string{"CELLD_KEEP=2h", "EXECD_LOG_LEVEL=6", "OTEL_SERVICE_NAME=x", "JUPYTER_PORT=1", "JUPYTER_PATH=/nowhere"}})
+		env: []string{"CELLD_KEEP=2h", "EXECD_LOG_LEVEL=6", "OTEL_SERVICE_NAME=x", "JUPYTER_PATH=/nowhere", "JUPYTER_PORT=tcp://10.0.0.1:8888"}})
 	t.Run("four first cells at once make one kernel", func(t *testing.T) {
 		d := shared.in(t)
 		var wg sync.WaitGroup

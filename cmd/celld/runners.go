@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 
 	"github.com/celld/celld/backends"
 	"github.com/celld/celld/internal/proctree"
@@ -53,6 +54,9 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 		}
 		envs = backends.EnvFile(path)
 		env = append(env, "EXECD_ENVS="+path) // clients write to it by commands
+	}
+	if port, given := s.givenJupyterPort(); given && port > 0 {
+		env = append(env, "JUPYTER_PORT="+strconv.Itoa(port)) // clients look for it by commands
 	}
 	shell := &shellrun.Runner{Workspace: s.Workspace, Env: env, Grace: backends.Grace}
 	bash, _ := exec.LookPath("bash") // absolute, or empty: sessions then say so

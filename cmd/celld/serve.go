@@ -90,6 +90,7 @@ func (s *serveCmd) run(ctx context.Context, l net.Listener, log *slog.Logger) er
 	if s.AccessToken == "" && s.InsecureNoAuth {
 		log.Warn("anybody who can reach this address can run anything: there is no access token", "address", l.Addr())
 	}
+	defer s.answerProbes(l, log)()
 	log.Info("listening", "address", l.Addr().String(), "workspace", s.Workspace, "version", version)
 	return srv.Serve(ctx, l, func() { s.stop(ctx, controller, b, log) }, answerGrace)
 }
