@@ -224,10 +224,7 @@ func (c *Controller) run(ctx context.Context, e *Execution, run *Run, turn *plac
 		defer c.trace(span, e)
 	}
 	err := c.waitAndDo(ctx, e, run, turn)
-	c.finish(ctx, e, run, err)
-	if turn != nil {
-		turn.leave()
-	}
+	c.finish(ctx, e, run, turn, err)
 	run.release()
 }
 
@@ -247,8 +244,9 @@ func (c *Controller) waitAndDo(ctx context.Context, e *Execution, run *Run, turn
 	return run.Do(ctx, e.Journal)
 }
 
-// finish settles the outcome, then reports the terminal event.
-func (c *Controller) finish(ctx context.Context, e *Execution, run *Run, err error) {
+// finish settles the outcome, lets the next run of the context in, then reports the terminal event: who has seen that
+// finds the context free.
+func (c *Controller) finish(ctx context.Context, e *Execution, run *Run, turn *place, err error) {
 	now := time.Now()
 	var failure *hooks.ExecError
 	if err != nil && !errors.As(err, &failure) {
@@ -270,6 +268,9 @@ func (c *Controller) finish(ctx context.Context, e *Execution, run *Run, err err
 	}
 	e.mu.Unlock()
 	c.retire(e)
+	if turn != nil {
+		turn.leave()
+	}
 	if failure != nil {
 		if len(failure.Traceback) == 0 {
 			failure.Traceback = []string{failure.Error()}

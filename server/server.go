@@ -157,13 +157,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, stop func(), grace t
 	close(s.closing)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	err := hs.Shutdown(end)
-	if err != nil {
+	if err := hs.Shutdown(end); err != nil { // clients that are slow, or have connected and asked nothing
+		s.log.Debug("connections are cut", "error", err)
 		hs.Close()
 	}
 	s.sockets.Wait() // bounded by their own deadlines
-	if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
-		return serr
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
 	}
-	return err
+	return nil
 }

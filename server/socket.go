@@ -305,17 +305,19 @@ func (k *socket) follow(ref string, after int64, mode hooks.Mode, ends bool, get
 			fmt.Sprintf("%d executions are followed on this connection, which is the limit", maxSocketRuns)}
 	}
 	k.work.Go(func() {
-		defer k.forget(ref)
+		defer k.left()
 		e, err := get()
 		if err != nil {
+			k.free(ref)
 			k.refuse(ref, err)
 			return
 		}
 		k.mu.Lock()
 		k.refs[ref] = e
 		k.mu.Unlock()
-		w := &socketWriter{encoder: newEncoder(mode, after, true), k: k}
+		w := &socketWriter{encoder: newEncoder(mode, after, true), k: k, name: ref}
 		w.ref = refField(ref)
+		defer w.release()
 		if err := e.Journal.Follow(k.ctx, after, w); err != nil && ends {
 			e.Stop(backends.ErrClientGone)
 		}
@@ -323,10 +325,17 @@ func (k *socket) follow(ref string, after int64, mode hooks.Mode, ends bool, get
 	return nil
 }
 
-func (k *socket) forget(ref string) {
+// free lets the client use ref again.
+func (k *socket) free(ref string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.refs, ref)
+}
+
+// left says that a follower has ended.
+func (k *socket) left() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.runs--
 	if k.last && k.runs == 0 {
 		k.end(backends.ErrShutdown)
@@ -371,13 +380,39 @@ func (k *socket) note(ref, kind string) {
 // socketWriter sends events of one execution. It implements hooks.Writer and hooks.Idler.
 type socketWriter struct {
 	*encoder
-	k *socket
+	k     *socket
+	name  string // its ref
+	over  bool   // the terminal event is in buf, or sent
+	freed bool
+}
+
+// OnError implements hooks.Hooks.
+func (w *socketWriter) OnError(e hooks.Failure) {
+	w.over = true
+	w.encoder.OnError(e)
+}
+
+// OnComplete implements hooks.Hooks.
+func (w *socketWriter) OnComplete(e hooks.Complete) {
+	w.over = true
+	w.encoder.OnComplete(e)
+}
+
+// release gives the ref back, once: before the client can have seen the end, so that it may use it again at once.
+func (w *socketWriter) release() {
+	if !w.freed {
+		w.freed = true
+		w.k.free(w.name)
+	}
 }
 
 // Flush implements hooks.Writer.
 func (w *socketWriter) Flush() error {
 	if len(w.buf) == 0 {
 		return nil
+	}
+	if w.over {
+		w.release()
 	}
 	err := w.k.give(w.buf)
 	if w.buf = w.buf[:0]; cap(w.buf) > maxKeptBuffer {
