@@ -43,7 +43,8 @@ func (b *Sessions) Open(ctx context.Context, req OpenRequest) (string, error) {
 		return "", shellRefusal(err)
 	}
 	s, err := b.Hub.Open(ctx, shellrun.SessionConfig{
-		ID: req.ID, Bash: b.Bash, Dir: at.Dir, BaseEnv: at.Env, Credential: at.Credential, Log: req.Late,
+		ID: req.ID, Bash: b.Bash, Dir: at.Dir, BaseEnv: at.Env, Credential: at.Credential, OOMScore: b.Runner.OOMScore,
+		Log: req.Late,
 	})
 	if err != nil {
 		return "", shellRefusal(err)

@@ -33,9 +33,10 @@ type ManagedConfig struct {
 	Prefix     string   // where celld's helpers are installed; Prefix/python/bin is looked at before PATH
 	RunDir     string   // for sockets and private files; made, and removed at the end. At most 80 bytes long
 	Log        string   // file for what the server writes; bounded. Empty: nowhere
-	Env        []string // of the server and its kernels; CELLD_*, EXECD_*, JUPYTER_* and OTEL_* are left out
+	Env        []string // of the server and its kernels; CELLD_*, EXECD_*, JUPYTER_* and OTEL_* are left out, but for [proctree.DaemonEnv]
 	KernelDirs []string // folders with a subfolder "kernels", looked at before the usual ones
 	Marker     string   // start of the markers of its processes; empty: random
+	OOMScore   *int     // oom_score_adj of its processes; nil: this process's; see [proctree.ChildOOMScore]
 
 	AnswerWithin time.Duration // what a caller waits for a server that starts; 0: 4.5 s
 }
@@ -256,7 +257,7 @@ func (m *Managed) spawn(in *instance, found Installation, token string, log *log
 		Env:    append(cleanEnv(m.cfg.Env), "IPYTHONDIR="+filepath.Join(in.dir, "ipython"), "PYDEVD_DISABLE_FILE_VALIDATION=1"),
 		Dir:    "/",
 		Files:  []*os.File{pipes[0][0], pipes[1][1], pipes[1][1], pipes[2][1]},
-		Marker: in.marker,
+		Marker: in.marker, OOMScore: m.cfg.OOMScore,
 	})
 	if err != nil {
 		_ = pipes[1][0].Close()
@@ -306,6 +307,7 @@ func cleanEnv(env []string) []string {
 		for _, prefix := range []string{"CELLD_", "EXECD_", "JUPYTER_", "OTEL_"} {
 			own = own || strings.HasPrefix(e, prefix)
 		}
+		own = own && !strings.HasPrefix(e, proctree.DaemonEnv+"=")
 		if !own {
 			kept = append(kept, e)
 		}

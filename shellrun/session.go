@@ -24,6 +24,7 @@ type SessionConfig struct {
 	BaseEnv    []string            // what its environment starts from
 	Env        map[string]string   // comes on top
 	Credential *syscall.Credential // nil: as celld
+	OOMScore   *int                // its processes' oom_score_adj; nil: celld's
 	Log        io.Writer           // takes what jobs write when their run is over; safe for concurrent use; nil: nobody
 }
 

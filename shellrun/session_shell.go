@@ -101,6 +101,7 @@ func (s *Session) launch(ctx context.Context, sh *shell, script *os.File, from o
 		Files:      []*os.File{nil, nil, nil, script},
 		Credential: s.cfg.Credential,
 		Marker:     s.token,
+		OOMScore:   s.cfg.OOMScore,
 	})
 	if err != nil {
 		return fmt.Errorf("start session %s: %w", s.id, err)

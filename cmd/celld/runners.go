@@ -45,23 +45,20 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 		return nil, fmt.Errorf("make the run directory: %w", err)
 	}
 	r := &runners{runDir: s.RunDir}
-	env := proctree.BaseEnv(os.Environ())
-	var envs backends.EnvFile
-	if path := os.Getenv("EXECD_ENVS"); path != "" {
-		path, err := filepath.Abs(path)
-		if err != nil {
-			return nil, fmt.Errorf("EXECD_ENVS: %w", err)
-		}
-		envs = backends.EnvFile(path)
-		env = append(env, "EXECD_ENVS="+path) // clients write to it by commands
+	if err := r.clear(); err != nil { // of an earlier celld
+		return nil, err
 	}
-	if port, given := s.givenJupyterPort(); given && port > 0 {
-		env = append(env, "JUPYTER_PORT="+strconv.Itoa(port)) // clients look for it by commands
+	env, envs, err := s.childEnv()
+	if err != nil {
+		return nil, err
 	}
-	shell := &shellrun.Runner{Workspace: s.Workspace, Env: env, Grace: backends.Grace}
+	var oomScore *int
+	if score, err := proctree.ChildOOMScore(); err == nil { // without it they die when celld would
+		oomScore = &score
+	}
+	shell := &shellrun.Runner{Workspace: s.Workspace, Env: env, OOMScore: oomScore, Grace: backends.Grace}
 	bash, _ := exec.LookPath("bash") // absolute, or empty: sessions then say so
-	var err error
-	if r.hub, err = shellrun.NewSessions(filepath.Join(s.RunDir, "s")); err != nil {
+	if r.hub, err = shellrun.NewSessions(filepath.Join(s.RunDir, sessionsDir)); err != nil {
 		return nil, err
 	}
 	conf := jupyter.ServerConfig{Aliases: aliases}
@@ -72,7 +69,8 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 		}
 	} else {
 		r.managed = jupyter.NewManaged(jupyter.ManagedConfig{
-			Prefix: s.Prefix, RunDir: filepath.Join(s.RunDir, "j"), Log: filepath.Join(s.DataDir, "jupyter.log"), Env: env,
+			Prefix: s.Prefix, RunDir: filepath.Join(s.RunDir, jupyterDir), Log: filepath.Join(s.DataDir, "jupyter.log"), Env: env,
+			OOMScore: oomScore,
 		})
 		conf.Managed = r.managed
 	}
@@ -92,6 +90,26 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 		go r.prewarm(log)
 	}
 	return r, nil
+}
+
+// childEnv returns the environment that everything starts from, and the file of variables that comes on top of it.
+func (s *serveCmd) childEnv() (env []string, envs backends.EnvFile, err error) {
+	mark, err := proctree.DaemonMark()
+	if err != nil {
+		return nil, "", err
+	}
+	env = append(proctree.BaseEnv(os.Environ()), proctree.DaemonEnv+"="+mark)
+	if path := os.Getenv("EXECD_ENVS"); path != "" {
+		if path, err = filepath.Abs(path); err != nil {
+			return nil, "", fmt.Errorf("EXECD_ENVS: %w", err)
+		}
+		envs = backends.EnvFile(path)
+		env = append(env, "EXECD_ENVS="+path) // clients write to it by commands
+	}
+	if port, given := s.givenJupyterPort(); given && port > 0 {
+		env = append(env, "JUPYTER_PORT="+strconv.Itoa(port)) // clients look for it by commands
+	}
+	return env, envs, nil
 }
 
 // prewarm starts the Jupyter Server; who needs it later waits for the same start.
@@ -115,7 +133,20 @@ func (r *runners) close(ctx context.Context) error {
 	if r.managed != nil {
 		err = errors.Join(err, r.managed.Close(ctx))
 	}
-	return errors.Join(err, r.hub.Close(), os.RemoveAll(r.runDir))
+	err = errors.Join(err, r.hub.Close(), r.clear())
+	os.Remove(r.runDir) // unless there is something of others in it
+	return err
+}
+
+// Names in the run directory, short because of sun_path.
+const (
+	sessionsDir = "s"
+	jupyterDir  = "j"
+)
+
+// clear removes from the run directory what is celld's.
+func (r *runners) clear() error {
+	return errors.Join(os.RemoveAll(filepath.Join(r.runDir, sessionsDir)), os.RemoveAll(filepath.Join(r.runDir, jupyterDir)))
 }
 
 // version tells what there is. It starts the Jupyter Server, since only that knows its kernels.

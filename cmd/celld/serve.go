@@ -19,6 +19,9 @@ import (
 // answerGrace is how long answers under way may take after everything that ran has been stopped.
 const answerGrace = 2 * time.Second
 
+// leftoversWithin is how long the start may be held up by what is left of an earlier celld.
+const leftoversWithin = 5 * time.Second
+
 // serve runs the daemon until ctx is done. It is called on the main thread, on which it stays: that thread adopts and
 // reaps orphans, and starts no process itself.
 func (s *serveCmd) serve(ctx context.Context, log *slog.Logger) error {
@@ -33,6 +36,7 @@ func (s *serveCmd) serve(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	defer lock.Close()
+	s.endLeftovers(ctx, log)
 	l, err := net.Listen("tcp", s.address())
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -57,7 +61,20 @@ func prepareProcess() error {
 	if err := proctree.SealDescriptors(); err != nil {
 		return err
 	}
+	limitMemory()
 	return proctree.Subreaper()
+}
+
+// endLeftovers ends what an earlier celld has left behind that had no time to do it itself.
+func (s *serveCmd) endLeftovers(ctx context.Context, log *slog.Logger) {
+	limited, cancel := context.WithTimeoutCause(ctx, leftoversWithin, fmt.Errorf("not within %s", leftoversWithin))
+	defer cancel()
+	found, err := proctree.KillLeftovers(limited)
+	if err != nil {
+		log.Warn("leftovers of an earlier celld", "error", err)
+	} else if found > 0 {
+		log.Info("killed what an earlier celld had left", "processes", found)
+	}
 }
 
 // run wires everything together and serves on l until ctx is done.
