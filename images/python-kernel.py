@@ -17,6 +17,8 @@ from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
 from ipykernel.iostream import OutStream  # noqa: E402
 from ipykernel.ipkernel import IPythonKernel  # noqa: E402
 from ipykernel.kernelapp import IPKernelApp  # noqa: E402
+from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell  # noqa: E402
+from traitlets import Type  # noqa: E402
 
 RUN_CODE = InteractiveShell.run_code.__code__
 
@@ -48,6 +50,11 @@ class Stream(OutStream):
     held = 0
 
     def write(self, string):
+        if isinstance(string, str):
+            try:
+                string.encode()
+            except UnicodeEncodeError:  # half a character: the stock stream would lose all that it holds
+                string = string.encode(errors="backslashreplace").decode()
         if not isinstance(string, str) or self.held + len(string) < self.LIMIT:
             written = super().write(string)
             self.held += written
@@ -63,8 +70,29 @@ class Stream(OutStream):
         super().flush()
 
 
+class Displays(ZMQDisplayPublisher):
+    """The stock publisher; what a thread or a task shows belongs to the cell that began it, as what it prints does."""
+
+    @property
+    def parent_header(self):
+        """The header of that cell's request."""
+        return self.shell.kernel._stdout.parent_header
+
+    @parent_header.setter
+    def parent_header(self, header):
+        pass  # the stream is told as well
+
+
+class Shell(ZMQInteractiveShell):
+    """The stock shell with another publisher."""
+
+    display_pub_class = Type(Displays)
+
+
 class Kernel(IPythonKernel):
-    """The stock kernel with another handler."""
+    """The stock kernel with another shell and another handler."""
+
+    shell_class = Type(Shell)
 
     def pre_handler_hook(self):
         signal.signal(signal.SIGINT, interrupt)
