@@ -15,7 +15,7 @@ import (
 
 // in is the same daemon for another test: a subtest fails by itself.
 func (d *daemon) in(t *testing.T) *daemon {
-	return &daemon{t: t, url: d.url, data: d.data, run: d.run, ws: d.ws, cmd: d.cmd, http: d.http, done: d.done}
+	return &daemon{t: t, url: d.url, data: d.data, run: d.run, ws: d.ws, cmd: d.cmd, log: d.log, http: d.http, done: d.done}
 }
 
 // codeContext is a context as the API describes it.
