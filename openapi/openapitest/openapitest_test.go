@@ -165,6 +165,7 @@ func TestStreamFindsWhatIsWrong(t *testing.T) {
 		"bare JSON":               initEvent + "\n\n",
 		"init in the middle":      frame("3", "stdout", outEvent) + frame("4", "init", strings.Replace(initEvent, `"eid":1`, `"eid":4`, 1)),
 		"eid doesn't grow":        frame("3", "stdout", outEvent) + frame("3", "stdout", outEvent),
+		"last part doesn't grow":  frame("3", "stdout", outEvent) + frame("3", "result", `{"type":"result","timestamp":1,"eid":3,"results":{"text":"2"}}`),
 		"event after the end":     run + frame("", "ping", pingEvent),
 		"two ends":                run + frame("4", "execution_complete", doneEvent),
 		"the end inside a frame":  run + "id: 9\n",
@@ -175,6 +176,17 @@ func TestStreamFindsWhatIsWrong(t *testing.T) {
 		_, err := st.Write([]byte(text))
 		if cerr := st.Close(); err == nil && cerr == nil {
 			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestPartsOfALargeResultShareAPosition(t *testing.T) {
+	st := load(t).Stream("text/event-stream")
+	part := `{"type":"result","timestamp":1,"eid":3,"results":{"text/html":"h"},"partial":true}`
+	whole := `{"type":"result","timestamp":1,"eid":4,"results":{"text":"2"}}`
+	for _, f := range []string{frame("3", "stdout", outEvent), frame("3", "result", part), frame("3", "result", part), frame("4", "result", whole)} {
+		if _, err := io.WriteString(st, f); err != nil {
+			t.Error(err)
 		}
 	}
 }

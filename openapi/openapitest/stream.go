@@ -99,6 +99,7 @@ type eventHead struct {
 	EID      int64
 	Text     *string
 	Data     *string
+	Partial  bool
 	From, To int64
 }
 
@@ -134,7 +135,9 @@ func (st *Stream) order(ev eventHead) error {
 		return fmt.Errorf("event %d: init is not the first", st.count)
 	}
 	if ev.EID > 0 {
-		if ev.EID <= st.last {
+		// All parts but the last of a large result have the position before it, so that resuming there gives all.
+		part := ev.Type == "result" && ev.Partial && ev.EID == st.last
+		if ev.EID <= st.last && !part {
 			return fmt.Errorf("event %d: eid %d after %d", st.count, ev.EID, st.last)
 		}
 		st.last = ev.EID
