@@ -347,7 +347,7 @@ func (c *Client) dial(ctx context.Context, kernelID, session string) (*websocket
 	header := http.Header{}
 	c.authorize(header)
 	for range 5 {
-		ws, resp, err := c.dialer.DialContext(ctx, u.String(), header)
+		ws, resp, err := c.handshake(ctx, u.String(), header)
 		if err == nil {
 			return ws, nil
 		}
@@ -368,4 +368,22 @@ func (c *Client) dial(ctx context.Context, kernelID, session string) (*websocket
 		u = next
 	}
 	return nil, fmt.Errorf("%w: too many redirects", ErrUnavailable)
+}
+
+// handshake is the dialer's, but ends with ctx also while it waits for the server's answer.
+func (c *Client) handshake(ctx context.Context, u string, header http.Header) (*websocket.Conn, *http.Response, error) {
+	stop := func() bool { return true }
+	dialer := c.dialer
+	dialer.NetDialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		nc, err := c.dialer.NetDialContext(ctx, network, addr)
+		if err == nil {
+			stop = context.AfterFunc(ctx, func() { _ = nc.Close() })
+		}
+		return nc, err
+	}
+	ws, resp, err := dialer.DialContext(ctx, u, header)
+	if !stop() && err == nil { // ctx ended and closed it
+		return nil, nil, context.Cause(ctx)
+	}
+	return ws, resp, err
 }

@@ -1,0 +1,140 @@
+package jupyter
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestMissingServerIsNamed(t *testing.T) {
+	empty := t.TempDir()
+	m := NewManaged(ManagedConfig{Prefix: empty, RunDir: filepath.Join(empty, "run"), Env: []string{"PATH=" + empty}})
+	defer m.Close(t.Context())
+	for range 2 {
+		_, err := m.Client(t.Context())
+		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "jupyter-server") || !strings.Contains(err.Error(), empty) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// fakeInstall makes a prefix whose jupyter-server belongs to a python that does what script says.
+func fakeInstall(t *testing.T, script string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "python", "bin")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	python := filepath.Join(dir, "python")
+	for path, text := range map[string]string{python: "#!/bin/sh\n" + script + "\n", filepath.Join(dir, "jupyter-server"): "#!" + python + "\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Dir(filepath.Dir(dir))
+}
+
+func TestServerThatFailsToStartSaysWhy(t *testing.T) {
+	prefix := fakeInstall(t, `cat >/dev/null; echo "Traceback" >&2; echo "ModuleNotFoundError: No module named 'jupyter_server'" >&2; exit 1`)
+	m := NewManaged(ManagedConfig{Prefix: prefix, RunDir: filepath.Join(prefix, "run")})
+	defer m.Close(t.Context())
+	_, err := m.Client(t.Context())
+	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "No module named 'jupyter_server'") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestServerThatNeverStartsIsGivenUp(t *testing.T) {
+	prefix := fakeInstall(t, `cat >/dev/null; sleep 97.81`)
+	m := NewManaged(ManagedConfig{Prefix: prefix, RunDir: filepath.Join(prefix, "run"), AnswerWithin: 100 * time.Millisecond})
+	if _, err := m.Client(t.Context()); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if left := processes(t, "sleep 97.81"); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	if _, err := m.Client(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("after close: %v", err)
+	}
+}
+
+func TestServerIsStartedOnceForAll(t *testing.T) {
+	needPython(t)
+	m, _ := ownServer(t)
+	clients := make([]*Client, 8)
+	var wg sync.WaitGroup
+	for i := range clients {
+		wg.Go(func() {
+			var err error
+			if clients[i], err = m.Client(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, c := range clients {
+		if c != clients[0] {
+			t.Fatal("different clients")
+		}
+	}
+	if m.count != 1 {
+		t.Errorf("started %d times", m.count)
+	}
+}
+
+func TestDeadServerIsStartedAgain(t *testing.T) {
+	needPython(t)
+	m, _ := ownServer(t)
+	first, err := m.Client(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.now.tree.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-m.now.tree.Done()
+	second, err := m.Client(t.Context())
+	if err != nil || second == first {
+		t.Fatalf("%v", err)
+	}
+	if err := second.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLogIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := openLog(path)
+	l.copy(r)
+	line := []byte(strings.Repeat("x", 999) + "\n")
+	for range 5000 {
+		if _, err := w.Write(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.WriteString("the end\n\n"); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if got := l.lastLine(); got != "the end" {
+		t.Errorf("last line %q", got)
+	}
+	l.Close()
+	for _, p := range []string{path, path + ".1"} {
+		if fi, err := os.Stat(p); err != nil || fi.Size() > maxLog+64<<10 {
+			t.Errorf("%v, %v", fi, err)
+		}
+	}
+}
