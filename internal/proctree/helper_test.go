@@ -188,8 +188,8 @@ func playMemory() error {
 func playDie() error {
 	return onOther(func() error {
 		_, err := Start(Spec{
-			Path: "/bin/sh", Argv: []string{"sh", "-c", "echo up; read x"},
-			Files: []*os.File{os.Stdin, os.Stdout},
+			Path: "/bin/sh", Argv: []string{"sh", "-c", "echo up; exec sleep 98.4"},
+			Env: []string{"PATH=/usr/bin:/bin"}, Files: []*os.File{nil, os.Stdout},
 		})
 		if err != nil {
 			return err

@@ -26,16 +26,17 @@ func itoa(n int) string { return strconv.Itoa(n) }
 func TestKillEndsTheWholeTree(t *testing.T) {
 	const body = ` bash -c 'echo up; exec sleep 98.2'`
 	for name, text := range map[string]string{
-		"leader only":          `echo up; exec sleep 98.3`,
-		"child":                body + `; true`,
-		"pipeline":             body + ` | cat; true`,
-		"process substitution": `cat <(` + body + `)`,
-		"background":           body + ` & wait`,
-		"new session":          `setsid` + body + ` & wait`,
-		"ignores TERM":         `trap '' TERM INT HUP; echo up; while :; do sleep 98.4; done`,
-		"stopped":              `bash -c 'echo up; kill -STOP $$; :'; true`,
-		"no environment":       `env -i bash -c 'env -i setsid bash -c "echo up; /bin/sleep 98.5; :"'; true`,
-		"nested":               `bash -c 'bash -c "echo up; sleep 98.6; :" & wait'`,
+		"leader only":                  `echo up; exec sleep 98.3`,
+		"child":                        body + `; true`,
+		"pipeline":                     body + ` | cat; true`,
+		"process substitution":         `cat <(` + body + `)`,
+		"background":                   body + ` & wait`,
+		"new session":                  `setsid` + body + ` & wait`,
+		"ignores TERM":                 `trap '' TERM INT HUP; echo up; while :; do sleep 98.4; done`,
+		"stopped":                      `bash -c 'echo up; kill -STOP $$; :'; true`,
+		"no environment":               `env -i bash -c 'env -i setsid bash -c "echo up; /bin/sleep 98.5; :"'; true`,
+		"no environment, ignores TERM": `env -i bash -c 'env -i setsid bash -c "trap \"\" TERM; echo up; while :; do /bin/sleep 98.5; done"; true'; true`,
+		"nested":                       `bash -c 'bash -c "echo up; sleep 98.6; :" & wait'`,
 	} {
 		for _, grace := range []int{0, 100} {
 			t.Run(name+" "+itoa(grace), func(t *testing.T) {
@@ -127,6 +128,60 @@ func TestKillOfManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestKillCatchesWhoIsForkedBehindItsBack: while the killer thinks about what it saw, a process forks a child that only
+// its parent ties to the tree.
+func TestKillCatchesWhoIsForkedBehindItsBack(t *testing.T) {
+	for _, grace := range []int{0, 60_000} {
+		fifo := t.TempDir() + "/fifo"
+		if err := unix.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := start(t, `echo up; read x <$FIFO; env -i setsid bash -c 'echo up; exec /bin/sleep 98.1'; :`, "FIFO="+fifo)
+		s.waitUp()
+		looks := 0
+		err := Kill(t.Context(), ms(grace), func(table *Table) []int {
+			switch looks++; looks {
+			case 1:
+				if err := os.WriteFile(fifo, []byte("\n"), 0); err != nil {
+					t.Error(err)
+				}
+				s.waitUp()
+			case 2: // it must not fork again: wait until it is stopped, and take note of nothing else
+				err := unix.Waitid(unix.P_PID, s.PID(), nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+				if err != nil {
+					t.Errorf("the parent is not stopped at the second look: %v", err)
+				}
+			}
+			if _, alive := table.Process(s.PID()); alive {
+				return []int{s.PID()}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-s.Done()
+		s.gone()
+	}
+}
+
+func TestKillLooksTwiceBeforeItIsSure(t *testing.T) {
+	s := start(t, `echo up; exec sleep 98.1`)
+	s.waitUp()
+	looks := 0
+	err := Kill(t.Context(), 0, func(table *Table) []int {
+		if looks++; looks == 1 {
+			return nil // as if it had been in the middle of something
+		}
+		return s.In(table)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-s.Done()
+	s.gone()
 }
 
 func TestTermComesFirst(t *testing.T) {

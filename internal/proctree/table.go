@@ -38,6 +38,7 @@ type Table struct {
 	read     int       // how many of newest have their marker in markers
 	markers  map[int]string
 	vanished bool // somebody died before its environment could be read
+	execing  bool // somebody is replacing itself and has no environment yet
 }
 
 // maxChase bounds how often Look goes after processes that were started meanwhile.
@@ -183,17 +184,37 @@ func (t *Table) readMarkers(since uint64) {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
 			t.vanished = true
 		}
+		if err == nil && len(env) == 0 && inExec(pid) {
+			t.execing = true
+		}
 		if m, ok := markerIn(env); ok {
 			t.markers[pid] = m
 		}
 	}
 }
 
-// quiet says whether nobody vanished while markers were read.
+// quiet says whether every marker that was asked for could be read.
 func (t *Table) quiet() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return !t.vanished
+	return !t.vanished && !t.execing
+}
+
+// unclear says whether another look would tell more.
+func (t *Table) unclear() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.execing
+}
+
+// inExec says whether a process without an environment has none because it is in the middle of an exec: it has memory,
+// but no place for an environment in it (env_end in proc_pid_stat(5)).
+func inExec(pid int) bool {
+	var buf [1024]byte
+	n, ok := readFile("/proc/"+strconv.Itoa(pid)+"/stat", buf[:])
+	f := bytes.Fields(buf[max(0, bytes.LastIndexByte(buf[:n], ')')):n])
+	const vsize, envEnd = 23 - 2, 51 - 2 // the name, with its blanks, counts as the first
+	return ok && len(f) > envEnd && string(f[vsize]) != "0" && string(f[envEnd]) == "0"
 }
 
 // markerIn finds the marker in an environment as /proc has it.
