@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"net/http"
 	"os"
@@ -20,6 +21,24 @@ func (d *daemon) in(t *testing.T) *daemon {
 
 // codeContext is a context as the API describes it.
 type codeContext struct{ ID, Language, Cwd string }
+
+// python returns the id of Python's default context. The Jupyter Server may take longer to start than an answer may
+// take: then it is asked again.
+func (d *daemon) python(header ...string) (id string) {
+	d.t.Helper()
+	for range 20 {
+		resp := d.do("POST", "/code", m{"context": m{"language": "python"}, "code": "pass"}, header...)
+		if resp.StatusCode == http.StatusServiceUnavailable {
+			resp.Body.Close()
+			continue
+		}
+		s := &stream{t: d.t, body: resp.Body, frames: bufio.NewReader(resp.Body), cancel: func() {}}
+		defer s.close()
+		return s.rest().init.Text
+	}
+	d.t.Fatalf("the Jupyter Server doesn't start\n%s", d.log.String())
+	return ""
+}
 
 // context makes a Python context that is deleted at the end of the test.
 func (d *daemon) context(more ...m) codeContext {
@@ -107,6 +126,8 @@ func (d *daemon) kernels() []string {
 func TestContexts(t *testing.T) {
 	shared := start(t, launch{args: []string{"--max-contexts=3"},
 		env: []string{"CELLD_KEEP=2h", "EXECD_LOG_LEVEL=6", "OTEL_SERVICE_NAME=x", "JUPYTER_PATH=/nowhere", "JUPYTER_PORT=tcp://10.0.0.1:8888"}})
+	shared.python()
+	shared.call("DELETE", "/code/contexts?language=python", nil, nil)
 	t.Run("four first cells at once make one kernel", func(t *testing.T) {
 		d := shared.in(t)
 		var wg sync.WaitGroup

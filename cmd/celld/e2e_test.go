@@ -49,6 +49,13 @@ type lockedBuffer struct {
 	b  bytes.Buffer
 }
 
+// Write implements io.Writer.
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
 func (l *lockedBuffer) add(line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -240,6 +247,7 @@ type event struct {
 	ExitCode  *int           `json:"exit_code"`
 	From, To  int64          // gap
 	Prompt    string         `json:"prompt"`
+	Password  bool           `json:"password"`
 	Results   map[string]any `json:"results"`
 	DisplayID string         `json:"display_id"`
 	Update    bool           `json:"update"`

@@ -71,6 +71,7 @@ func TestPublicSDKs(t *testing.T) {
 		args: []string{"--access-token=" + token, "--jupyter-port=" + freePort(t)},
 		env:  []string{"EXECD_ENVS=" + filepath.Join(t.TempDir(), "kept", "env")},
 	})
+	d.python("X-EXECD-ACCESS-TOKEN", token)
 	address := lifecycle(t, d, token)
 	metrics := "METRICS="
 	if described(t, "GET", "/metrics") {
