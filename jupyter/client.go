@@ -374,8 +374,8 @@ func (c *Client) dial(ctx context.Context, kernelID, session string) (*websocket
 func (c *Client) handshake(ctx context.Context, u string, header http.Header) (*websocket.Conn, *http.Response, error) {
 	stop := func() bool { return true }
 	dialer := c.dialer
-	dialer.NetDialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		nc, err := c.dialer.NetDialContext(ctx, network, addr)
+	dialer.NetDialContext = func(dialing context.Context, network, addr string) (net.Conn, error) {
+		nc, err := c.dialer.NetDialContext(dialing, network, addr)
 		if err == nil {
 			stop = context.AfterFunc(ctx, func() { _ = nc.Close() })
 		}

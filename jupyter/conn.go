@@ -45,7 +45,6 @@ type conn struct {
 
 	writing chan struct{}       // holds the right to write
 	current atomic.Pointer[run] // set by who holds the kernel
-	seen    atomic.Uint64       // messages read
 	pongs   atomic.Uint64
 	wake    chan struct{} // tells watch that there is a run
 
@@ -146,7 +145,6 @@ func (c *conn) readMessages() error {
 		if err != nil {
 			return err
 		}
-		c.seen.Add(1)
 		if n > maxMessage {
 			if _, err := io.Copy(io.Discard, r); err != nil {
 				return err

@@ -36,6 +36,7 @@ type run struct {
 	gate    gate
 	asking  atomic.Pointer[requestHeader] // the input_request that waits for an answer
 
+	seen          atomic.Uint64 // messages
 	started       bool
 	replied, idle atomic.Bool // own execute_reply and own idle have been seen; watch reads them
 	tooLarge      bool
@@ -60,6 +61,7 @@ func (r *run) finish(err error) {
 // handle takes a message of this run and says whether it was the last one: the kernel's reply and its idle have both
 // been seen, in whatever order (Jupyter messaging, "Request-Reply" and "Kernel status"). err is set then.
 func (r *run) handle(m *message) bool {
+	r.seen.Add(1)
 	if !r.started {
 		r.started = true
 		r.first = m.header.Session

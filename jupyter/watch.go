@@ -12,7 +12,8 @@ import (
 // Times of the watch over a run. A silent cell is nothing unusual; what has to be told apart is a server or kernel
 // that will never say anything again.
 const (
-	watchEvery  = 2 * time.Second         // looks this often while a run is on
+	watchEvery  = 1250 * time.Millisecond // looks this often while a run is on
+	watchLooks  = 3                       // looks in a row with nothing new that make up the mind
 	probeLimit  = 2500 * time.Millisecond // a server that takes longer for a REST call is hung
 	patience    = 2 * time.Second         // before a start is looked at
 	watchStarts = time.Second             // and how often then
@@ -57,59 +58,59 @@ func (c *conn) watchRuns(ctx context.Context, probe func(context.Context) (Kerne
 
 // vigil is what the watch remembers of one run from one look to the next.
 type vigil struct {
-	run    *run
-	seen   uint64
-	pinged bool
-	pongs  uint64
-	fence  <-chan struct{} // closed once the kernel has answered a request sent after the cell
-	idle   int             // looks in a row at which the cell seemed to be over
+	run   *run
+	seen  uint64 // messages of the run
+	pongs uint64
+	pings int             // without a pong, in a row
+	fence <-chan struct{} // closed once the kernel has answered a request sent after the cell
+	over  int             // looks in a row at which the cell seemed to be over
 }
 
 // look finds out whether r can still end. It sees three things: a server that doesn't answer, a socket that is dead
-// although nobody closed it, and a kernel that is idle although the cell's end hasn't come.
+// although nobody closed it, and a cell that is over although its end hasn't come. A run that makes progress is left
+// alone.
 func (c *conn) look(ctx context.Context, w *vigil, r *run, probe func(context.Context) (KernelModel, error)) *loss {
-	if w.run != r {
-		*w = vigil{run: r, seen: c.seen.Load() - 1}
+	if seen := r.seen.Load(); w.run != r || w.seen != seen && !r.gate.taken() {
+		*w = vigil{run: r, seen: seen, pongs: c.pongs.Load()}
+		return nil
 	}
-	before := c.seen.Load()
-	quiet := before == w.seen && !r.gate.taken()
-	w.seen = before
 	pctx, cancel := context.WithTimeout(ctx, probeLimit)
 	model, err := probe(pctx)
 	cancel()
 	switch {
-	case ctx.Err() != nil || c.current.Load() != r:
+	case ctx.Err() != nil || c.current.Load() != r || r.seen.Load() != w.seen:
 		return nil
 	case err != nil && isGone(err):
 		return &loss{name: nameDied, detail: "the kernel died or was removed; its state is lost", fresh: true}
-	case errors.Is(err, ErrUnavailable) && c.seen.Load() == before:
+	case errors.Is(err, ErrUnavailable):
 		return &loss{name: nameUnavailable, detail: err.Error()}
-	case err != nil || !quiet || c.seen.Load() != before:
-		w.pinged, w.idle = false, 0
+	case err != nil || r.gate.taken():
 		return nil
 	}
-	if w.pinged && c.pongs.Load() == w.pongs {
+	if pongs := c.pongs.Load(); pongs != w.pongs {
+		w.pongs, w.pings = pongs, 0
+	} else if w.pings == watchLooks-1 {
 		return &loss{name: nameUnavailable, detail: "the connection to the kernel is dead"}
 	}
-	w.pinged, w.pongs = true, c.pongs.Load()
+	w.pings++
 	_ = c.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(time.Second)) // no pong then
 	return c.lookForEnd(ctx, w, r, model)
 }
 
-// lookForEnd finds the end that got lost on its way. At two looks in a row, with nothing in between, either half of
-// the end had come, whose other half follows within milliseconds; or the kernel was idle although the cell has never
-// begun, or although it has answered what was asked after the cell. An idle kernel alone says nothing: some servers
-// call a kernel idle that answers small questions during a cell, and some kernels do.
+// lookForEnd finds the end that got lost on its way: nothing came for some looks, and either half of the end had
+// come, whose other half follows within milliseconds; or the kernel was idle although the cell has never begun, or
+// although it has answered what was asked after the cell. An idle kernel alone says nothing: some servers call a
+// kernel idle that answers small questions during a cell, and some kernels do.
 func (c *conn) lookForEnd(ctx context.Context, w *vigil, r *run, model KernelModel) *loss {
 	if w.fence == nil {
 		w.fence = c.askAfter(ctx)
 	}
 	half := r.replied.Load() != r.idle.Load()
 	if !half && model.ExecutionState != "idle" {
-		w.idle = 0
+		w.over = 0
 		return nil
 	}
-	if w.idle++; w.idle < 2 {
+	if w.over++; w.over < watchLooks {
 		return nil
 	}
 	if half || !closed(r.began) || closed(w.fence) {
