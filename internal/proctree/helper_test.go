@@ -66,13 +66,6 @@ func play(role string) error {
 		return playDie()
 	case "orphans":
 		return playOrphans()
-	case "keep":
-		return playKeep()
-	case "inner":
-		return onOther(func() error {
-			outer := os.Getenv(MarkerEnv)
-			return KillMarked(context.Background(), 0, func(m string) bool { return m == outer })
-		})
 	case "user":
 		return playUser()
 	case "memory":
@@ -124,27 +117,6 @@ func playDescriptors() error {
 		<-t.Done()
 		fmt.Println(t.PID())
 		return nil
-	})
-}
-
-// playKeep leaves a process behind whose number it prints, and ends it when standard input does.
-func playKeep() error {
-	if err := Subreaper(); err != nil {
-		return err
-	}
-	return onOther(func() error {
-		t, err := Start(Spec{
-			Path: "/bin/bash", Argv: []string{"bash", "-c", "(setsid bash -c 'echo $$; exec sleep 98.2' &)"},
-			Env: []string{"PATH=/usr/bin:/bin"}, Files: []*os.File{nil, os.Stdout, os.Stderr}, Marker: "kept-" + fmt.Sprint(os.Getpid()),
-		})
-		if err != nil {
-			return err
-		}
-		os.Stdout.Close()
-		if _, err := io.ReadAll(os.Stdin); err != nil {
-			return err
-		}
-		return t.Kill(context.Background(), 0)
 	})
 }
 

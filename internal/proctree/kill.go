@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -106,24 +105,6 @@ func (t *Tree) isExtinct() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.extinct
-}
-
-// KillMarked ends every process whose marker satisfies match: what an earlier daemon left behind. This process and
-// those it descends from are spared. Other daemons mark their processes the same way, so match has to know its own.
-func KillMarked(ctx context.Context, grace time.Duration, match func(marker string) bool) error {
-	err := Kill(ctx, grace, func(t *Table) []int {
-		spared := make(map[int]bool)
-		for pid := os.Getppid(); pid > 0 && !spared[pid]; {
-			spared[pid] = true
-			p, _ := t.Process(pid)
-			pid = p.Parent
-		}
-		return slices.DeleteFunc(t.Marked(0, match), func(pid int) bool { return spared[pid] })
-	})
-	if err != nil {
-		return fmt.Errorf("kill leftovers: %w", err)
-	}
-	return nil
 }
 
 // Kill is [Census.Kill] with a census of its own.

@@ -1,15 +1,12 @@
 package proctree
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -283,77 +280,6 @@ func TestReusedSessionNumberIsNotOurs(t *testing.T) {
 			t.Errorf("leader reaped at %d, session from %d: members %v, want %d", c.died, p.Start, m, c.want)
 		}
 	}
-}
-
-// TestKillMarkedEndsWhatAKilledDaemonLeft: a daemon is killed and another one starts that knows its markers; a third one
-// lives beside them.
-func TestKillMarkedEndsWhatAKilledDaemonLeft(t *testing.T) {
-	old := newPipedDaemon(t, "keep")
-	living := newPipedDaemon(t, "keep")
-	if err := old.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	old.cmd.Wait()
-	err := KillMarked(t.Context(), 0, func(m string) bool { return m == "kept-"+itoa(old.cmd.Process.Pid) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b, err := old.out.ReadByte(); err != io.EOF {
-		t.Errorf("the killed daemon's child wrote %q, %v", b, err)
-	}
-	if err := unix.Kill(living.child, 0); err != nil {
-		t.Errorf("the living daemon's child: %v", err)
-	}
-	living.stdin.Close() // it ends, and its child with it
-	if b, err := living.out.ReadByte(); err != io.EOF {
-		t.Errorf("the living daemon's child wrote %q, %v", b, err)
-	}
-}
-
-func TestKillMarkedSparesWhoStartedIt(t *testing.T) {
-	// A daemon in a command of another daemon: it and the shell before it carry the marker.
-	cmd := daemon(t, "inner", "bash", "-c", `"$0"; echo $?`)
-	cmd.Env = append(cmd.Env, MarkerEnv+"=outer-"+itoa(os.Getpid()))
-	out, err := cmd.Output()
-	if string(out) != "0\n" || err != nil {
-		t.Errorf("got %q, %v", out, err)
-	}
-}
-
-// pipedDaemon is a daemon with a marked child of a session of its own, which pdeathsig doesn't reach.
-type pipedDaemon struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	out   *bufio.Reader // held by the child only
-	child int
-}
-
-func newPipedDaemon(t *testing.T, role string) *pipedDaemon {
-	t.Helper()
-	cmd := daemon(t, role)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout = w
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	w.Close()
-	d := &pipedDaemon{cmd: cmd, stdin: stdin, out: bufio.NewReader(r)}
-	t.Cleanup(func() { stdin.Close(); cmd.Wait(); r.Close() })
-	line, err := d.out.ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d.child, err = strconv.Atoi(strings.TrimSpace(line)); err != nil {
-		t.Fatal(err)
-	}
-	return d
 }
 
 func (s *script) waitUp() {

@@ -187,8 +187,8 @@ func (t *Table) readMarkers(since uint64) {
 		if err == nil && len(env) == 0 && inExec(pid) {
 			t.execing = true
 		}
-		if m, ok := markerIn(env); ok {
-			t.markers[pid] = m
+		if m := entryIn(env, MarkerEnv); m != nil {
+			t.markers[pid] = string(m)
 		}
 	}
 }
@@ -215,18 +215,6 @@ func inExec(pid int) bool {
 	f := bytes.Fields(buf[max(0, bytes.LastIndexByte(buf[:n], ')')):n])
 	const vsize, envEnd = 23 - 2, 51 - 2 // the name, with its blanks, counts as the first
 	return ok && len(f) > envEnd && string(f[vsize]) != "0" && string(f[envEnd]) == "0"
-}
-
-// markerIn finds the marker in an environment as /proc has it.
-func markerIn(env []byte) (string, bool) {
-	for len(env) > 0 {
-		entry, rest, _ := bytes.Cut(env, []byte{0})
-		if m, ok := bytes.CutPrefix(entry, []byte(MarkerEnv+"=")); ok {
-			return string(m), true
-		}
-		env = rest
-	}
-	return "", false
 }
 
 // readStat reads /proc/PID/stat (proc_pid_stat(5)) with buf as scratch. It says false if the process is dead.
