@@ -35,7 +35,8 @@ type Session struct {
 	cfg   SessionConfig
 	hub   *Sessions
 	dir   string // its folder
-	token string // in every process's environment, as tokenEnv
+	token string // the mark of its shells; unguessable
+	born  uint64 // when it was made: see bootTick
 	bufs  *buffers
 	late  io.Writer
 
@@ -55,6 +56,8 @@ type Session struct {
 	past     []*proctree.Tree // of former shells that something outlived
 	settled  chan struct{}    // closed unless the last run's end is being dealt with
 	untold   string           // what the next run is to be told of the shell's end
+	marks    map[string]bool  // of runs that started processes
+	prune    int              // how many marks are too many
 	pumped   int              // names of pipes
 }
 
@@ -81,9 +84,6 @@ type RequestError struct {
 // Error says both.
 func (e *RequestError) Error() string { return e.Field + ": " + e.Reason }
 
-// tokenEnv names the variable by which a session's processes are found, whichever run started them.
-const tokenEnv = "CELLD_SESSION_ID"
-
 // Open starts a session and returns when its shell has answered. ctx bounds the start only.
 func (h *Sessions) Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	if err := checkEnv(cfg.Env); err != nil {
@@ -98,10 +98,11 @@ func (h *Sessions) Open(ctx context.Context, cfg SessionConfig) (*Session, error
 		late = io.Discard
 	}
 	s := &Session{
-		id: cfg.ID, cfg: cfg, hub: h, dir: dir, token: nonce(), bufs: &h.bufs, late: late,
+		id: cfg.ID, cfg: cfg, hub: h, dir: dir, token: nonce(), born: bootTick(), bufs: &h.bufs, late: late,
 		closing: make(chan struct{}),
 		closed:  make(chan struct{}),
 		pumps:   make(map[*pump]bool), lastUsed: time.Now(), settled: make(chan struct{}),
+		marks: make(map[string]bool), prune: firstPrune,
 	}
 	close(s.settled)
 	if err := s.furnish(); err != nil {

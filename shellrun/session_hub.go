@@ -11,15 +11,18 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/celld/celld/internal/proctree"
 )
 
 // Sessions makes sessions and sees the records by which their shells say that a run has ended. One inotify instance
 // serves them all: the kernel gives a user 128 of them. Its methods may be called from any goroutine.
 type Sessions struct {
-	dir  string
-	file *os.File // inotify
-	bufs buffers
-	done chan struct{}
+	dir    string
+	file   *os.File // inotify
+	bufs   buffers
+	census proctree.Census
+	done   chan struct{}
 
 	mu      sync.Mutex
 	next    int

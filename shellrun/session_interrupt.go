@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -38,7 +39,7 @@ func (r *running) interrupt() {
 			if !r.unwind() { // not our bash any more, or one that has lost its trap
 				pick = func(t *proctree.Table) []int { return append([]int{r.sh.tree.PID()}, r.members(t)...) }
 			}
-			_ = proctree.Kill(bound, breakGrace, pick) // who can't be killed is left
+			_ = r.s.hub.census.Kill(bound, breakGrace, pick) // who can't be killed is left
 			patience := time.NewTimer(unwindPatience)
 			select {
 			case <-r.back:
@@ -133,14 +134,16 @@ func (s *Session) killAll(ctx context.Context) error {
 	if s.shell != nil {
 		trees = append(trees, s.shell.tree)
 	}
+	marks := s.marks
 	s.mu.Unlock()
-	err := proctree.Kill(ctx, killGrace, func(t *proctree.Table) []int {
-		found := carrying(t, tokenEnv+"="+s.token)
+	err := s.hub.census.Kill(ctx, killGrace, func(t *proctree.Table) []int {
+		found := t.Marked(s.born, func(m string) bool { return m == s.token || marks[m] })
 		for _, tree := range trees {
-			found = append(found, tree.Members()...)
+			found = append(found, tree.In(t)...)
 		}
+		found = append(found, t.Descendants(found...)...)
 		slices.Sort(found)
-		return slices.Compact(append(found, t.Descendants(found...)...))
+		return slices.Compact(found)
 	})
 	if err != nil {
 		return fmt.Errorf("end session %s: %w", s.id, err)
@@ -148,14 +151,27 @@ func (s *Session) killAll(ctx context.Context) error {
 	return nil
 }
 
-// carrying finds the processes that have entry in their environment.
-func carrying(t *proctree.Table, entry string) []int {
-	var found []int
-	for _, p := range t.Processes {
-		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
-		if err == nil && slices.ContainsFunc(bytes.Split(env, []byte{0}), func(e []byte) bool { return string(e) == entry }) {
-			found = append(found, p.PID)
-		}
+// remember keeps the mark of a run that has started processes, for killAll. Now and then those are forgotten of whom
+// nobody is left.
+func (s *Session) remember(mark string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.marks = maps.Clone(s.marks) // killAll may be reading it
+	s.marks[mark] = true
+	if len(s.marks) < s.prune {
+		return
 	}
-	return found
+	s.mu.Unlock()
+	table, err := s.hub.census.Look()
+	living := make(map[string]bool)
+	if err == nil {
+		table.Marked(s.born, func(m string) bool { living[m] = true; return false })
+	}
+	s.mu.Lock()
+	if err == nil {
+		maps.DeleteFunc(s.marks, func(m string, _ bool) bool { return !living[m] && m != mark })
+	}
+	s.prune = 2*len(s.marks) + firstPrune
 }
+
+const firstPrune = 64

@@ -25,6 +25,9 @@ func (r *running) settle() {
 		s.state.limits, s.state.cwd = limits, cwd
 		s.mu.Unlock()
 	}
+	if !good || !r.sh.alone {
+		s.remember(r.run.ID)
+	}
 	r.leave()
 	select {
 	case <-s.closing:

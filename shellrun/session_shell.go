@@ -101,6 +101,7 @@ func (s *Session) launch(ctx context.Context, sh *shell, script *os.File, from o
 		Files:      []*os.File{nil, nil, nil, script},
 		Credential: s.cfg.Credential,
 		Marker:     s.token,
+		Census:     &s.hub.census,
 		OOMScore:   s.cfg.OOMScore,
 	})
 	if err != nil {
@@ -109,19 +110,38 @@ func (s *Session) launch(ctx context.Context, sh *shell, script *os.File, from o
 	if err := sh.tell(`\builtin . '` + s.dir + "/init'"); err != nil {
 		return fmt.Errorf("start session %s: %w", s.id, err)
 	}
+	idle := sh.idle()
 	select {
 	case name := <-record:
 		s.clear("r/" + name)
+	case <-idle:
+		// An event may be on its way.
+		s.look()
+		select {
+		case name := <-record:
+			s.clear("r/" + name)
+		default:
+			return s.failedStart(ctx, sh)
+		}
 	case <-sh.tree.Done():
-		return fmt.Errorf("start session %s: bash has ended with status %d", s.id, sh.tree.Status().Code)
+		return s.failedStart(ctx, sh)
 	case <-ctx.Done():
-		sh.kill()
-		return fmt.Errorf("start session %s: %w", s.id, context.Cause(ctx))
+		return s.failedStart(ctx, sh)
 	}
+	<-idle
 	if from == restored {
 		setLimits(sh.tree.PID(), s.state.limits)
 	}
 	return nil
+}
+
+// failedStart ends a shell that has not answered.
+func (s *Session) failedStart(ctx context.Context, sh *shell) error {
+	sh.end()
+	if ctx.Err() != nil {
+		return fmt.Errorf("start session %s: %w", s.id, context.Cause(ctx))
+	}
+	return fmt.Errorf("start session %s: bash has not read %s and ended with status %d", s.id, s.dir, sh.tree.Status().Code)
 }
 
 // openSnapshots makes the pipe for snapshots anew.
@@ -137,7 +157,7 @@ func (s *Session) openSnapshots(sh *shell) error {
 
 // startEnv is the environment bash itself is started with. What would change how it starts is set later.
 func (s *Session) startEnv(from origin) []string {
-	env := []string{tokenEnv + "=" + s.token}
+	var env []string
 	if from != fresh && s.state.saved() {
 		// bash believes a PWD that names the directory it is in, by whatever links
 		_, pwd, _ := bytes.Cut(variable(s.variables(), "PWD"), []byte(`="`))
@@ -147,7 +167,7 @@ func (s *Session) startEnv(from origin) []string {
 		return env
 	}
 	for _, e := range s.cfg.BaseEnv {
-		if name, _, _ := strings.Cut(e, "="); !delayed[name] && name != tokenEnv {
+		if name, _, _ := strings.Cut(e, "="); !delayed[name] {
 			env = append(env, e)
 		}
 	}

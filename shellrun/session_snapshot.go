@@ -221,7 +221,7 @@ func variable(variables []byte, name string) []byte {
 var unsaved = map[string]bool{
 	"BASHOPTS": true, "BASHPID": true, "BASH_ALIASES": true, "BASH_ARGC": true, "BASH_ARGV": true, "BASH_ARGV0": true,
 	"BASH_CMDS": true, "BASH_COMMAND": true, "BASH_LINENO": true, "BASH_SOURCE": true, "BASH_SUBSHELL": true,
-	"BASH_VERSINFO": true, "BASH_XTRACEFD": true, "CELLD_EXECUTION_ID": true, "CELLD_SESSION_ID": true,
+	"BASH_VERSINFO": true, "BASH_XTRACEFD": true, "CELLD_EXECUTION_ID": true,
 	"COMP_WORDBREAKS": true, "DIRSTACK": true, "EPOCHREALTIME": true, "EPOCHSECONDS": true, "EUID": true,
 	"FUNCNAME": true, "GROUPS": true, "HISTCMD": true, "LINENO": true, "PIPESTATUS": true, "PPID": true,
 	"SHELLOPTS": true, "SRANDOM": true, "UID": true, "_": true,

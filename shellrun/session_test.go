@@ -26,6 +26,9 @@ func testSessions(t testing.TB) *Sessions {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil { // other users' sessions are in there
+		t.Fatal(err)
+	}
 	h, err := NewSessions(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -86,6 +89,20 @@ func (l *lateLog) String() string {
 
 func open(t testing.TB, h *Sessions, change ...func(*SessionConfig)) *session {
 	t.Helper()
+	s := openLoose(t, h, change...)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// openLoose opens a session that somebody has to close.
+func openLoose(t testing.TB, h *Sessions, change ...func(*SessionConfig)) *session {
+	t.Helper()
 	late := &lateLog{}
 	cfg := SessionConfig{ID: "test", Bash: "/bin/bash", Dir: "/", BaseEnv: testEnv(), Log: late}
 	for _, c := range change {
@@ -95,13 +112,6 @@ func open(t testing.TB, h *Sessions, change ...func(*SessionConfig)) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		if err := s.Close(ctx); err != nil {
-			t.Error(err)
-		}
-	})
 	return &session{Session: s, t: t, late: late}
 }
 
