@@ -35,6 +35,8 @@ type Command struct {
 	// Late gets what is written after the command's end by processes that outlive it, both streams, from two
 	// goroutines. Nil drops it.
 	Late io.Writer
+
+	beside *beside // see [Session.Beside]
 }
 
 // User is whom to run as.
@@ -111,8 +113,11 @@ func (r *Runner) Prepare(c Command) (*Prepared, error) {
 	if err := checkProgram(c); err != nil {
 		return nil, err
 	}
-	s, err := r.Surroundings(c.Dir, c.Env, c.User)
-	if err != nil {
+	var s Surroundings
+	var err error
+	if c.beside != nil {
+		s = c.beside.Surroundings
+	} else if s, err = r.Surroundings(c.Dir, c.Env, c.User); err != nil {
 		return nil, err
 	}
 	limits, err := limits(c.Rlimits)
@@ -126,6 +131,10 @@ func (r *Runner) Prepare(c Command) (*Prepared, error) {
 			OOMScore: r.OOMScore, Census: &r.census,
 		},
 		started: make(chan struct{}),
+	}
+	if c.beside != nil {
+		p.prelude = c.beside.prelude
+		p.spec.Limits = append(c.beside.limits, limits...)
 	}
 	for _, w := range []*io.Writer{&p.out, &p.errs, &p.late} {
 		if *w == nil {
@@ -184,6 +193,7 @@ type Prepared struct {
 	r               *Runner
 	spec            proctree.Spec
 	script          string // text that is too long for an argument
+	prelude         string // what bash reads before the text
 	stdin           *string
 	open            bool
 	out, errs, late io.Writer

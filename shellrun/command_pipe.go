@@ -3,12 +3,15 @@ package shellrun
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/celld/celld/internal/proctree"
 )
 
 // plumbing is the descriptors of a command: the child's and ours.
@@ -51,6 +54,14 @@ func (p *Prepared) plumb() (ends *plumbing, err error) {
 			return ends, err
 		}
 		ends.child = append(ends.child, script)
+	}
+	if p.prelude != "" {
+		prelude, err := memoryFile(preludeHead(len(ends.child)) + p.prelude)
+		if err != nil {
+			return ends, err
+		}
+		p.spec.Env = proctree.Overlay(p.spec.Env, fmt.Sprintf("BASH_ENV=/proc/self/fd/%d", len(ends.child)))
+		ends.child = append(ends.child, prelude)
 	}
 	return ends, nil
 }

@@ -183,13 +183,7 @@ func (s *Session) resolve(run SessionRun) (string, error) {
 // environ is what a process of the session would find in its environment, as of the last finished run, with env on
 // top.
 func (s *Session) environ(env map[string]string) []string {
-	s.mu.Lock()
-	settled := s.settled
-	s.mu.Unlock()
-	<-settled
-	s.mu.Lock()
-	st := s.state
-	s.mu.Unlock()
+	st := s.lastState()
 	var all []string
 	if p, ok := st.load(s.mark()); ok {
 		all = exported(p.variables)
@@ -197,6 +191,17 @@ func (s *Session) environ(env map[string]string) []string {
 		all = proctree.Overlay(s.cfg.BaseEnv, entries(s.cfg.Env)...)
 	}
 	return proctree.Overlay(all, entries(env)...)
+}
+
+// lastState is the state as of the last finished run, even if its end is just being dealt with.
+func (s *Session) lastState() state {
+	s.mu.Lock()
+	settled := s.settled
+	s.mu.Unlock()
+	<-settled
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
 }
 
 // entries are env as NAME=value, sorted.

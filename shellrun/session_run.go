@@ -384,9 +384,10 @@ func (s *Session) checkFrozen(env map[string]string) error {
 	if len(env) == 0 {
 		return nil
 	}
-	variables := s.variables()
+	st := s.lastState()
+	p, _ := st.load(s.mark())
 	for name := range env {
-		if attributes, _, _ := declared(variable(variables, name)); strings.Contains(attributes, "r") {
+		if attributes, _, _ := declared(variable(p.variables, name)); strings.Contains(attributes, "r") {
 			return &RequestError{"envs", name + " is readonly in this session"}
 		}
 	}

@@ -157,15 +157,10 @@ func (s *Session) openSnapshots(sh *shell) error {
 
 // startEnv is the environment bash itself is started with. What would change how it starts is set later.
 func (s *Session) startEnv(from origin) []string {
-	var env []string
 	if from != fresh && s.state.saved() {
-		// bash believes a PWD that names the directory it is in, by whatever links
-		_, pwd, _ := bytes.Cut(variable(s.variables(), "PWD"), []byte(`="`))
-		if pwd, _, ok := bytes.Cut(pwd, []byte("\"\n")); ok && !bytes.ContainsAny(pwd, "\\") {
-			env = append(env, "PWD="+string(pwd))
-		}
-		return env
+		return pwd(s.variables())
 	}
+	var env []string
 	for _, e := range s.cfg.BaseEnv {
 		if name, _, _ := strings.Cut(e, "="); !delayed[name] {
 			env = append(env, e)
@@ -174,13 +169,22 @@ func (s *Session) startEnv(from origin) []string {
 	return env
 }
 
+// pwd is the entry by which bash learns the name of its directory: it believes one that leads there, by whatever links.
+func pwd(variables []byte) []string {
+	_, word, ok := bytes.Cut(variable(variables, "PWD"), []byte("="))
+	if !ok {
+		return nil
+	}
+	return []string{"PWD=" + unquote(bytes.TrimSuffix(word, []byte("\n")))}
+}
+
 // delayed are the variables that bash obeys when it starts. It may not see them then.
 var delayed = map[string]bool{"BASH_ENV": true, "ENV": true, "SHELLOPTS": true, "BASHOPTS": true, "POSIXLY_CORRECT": true}
 
 // startState is what bash reads first, and where it starts.
 func (s *Session) startState(from origin) (script, dir string) {
 	if from != fresh {
-		if p, ok := s.state.load(s.mark()); ok && s.write("restore", restoreScript(p, from)) == nil {
+		if p, ok := s.state.load(s.mark()); ok && s.write("restore", restoreScript(p, from, "")) == nil {
 			return `\builtin . '` + s.dir + `/restore' >/dev/null 2>&1`, s.state.dir()
 		}
 	}

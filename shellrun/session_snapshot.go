@@ -229,13 +229,13 @@ var unsaved = map[string]bool{
 
 // preset are the variables that bash sets when it starts. Those that a session has unset are unset again.
 var preset = []string{
-	"BASH", "BASH_VERSION", "HOSTNAME", "HOSTTYPE", "IFS", "MACHTYPE", "OLDPWD", "OPTERR", "OPTIND", "OSTYPE", "PATH",
-	"PS4", "PWD", "RANDOM", "SECONDS", "SHLVL", "TERM", "BASH_LOADABLES_PATH", "MAILCHECK",
+	"BASH", "BASH_VERSION", "HOSTNAME", "HOSTTYPE", "IFS", "MACHTYPE", "OPTERR", "OPTIND", "OSTYPE", "PATH",
+	"PS4", "RANDOM", "SECONDS", "SHLVL", "TERM", "BASH_LOADABLES_PATH", "MAILCHECK",
 }
 
-// restoreScript makes a new shell what a snapshot says. Aliases come before functions but are not expanded in them,
-// options last.
-func restoreScript(p parts, from origin) string {
+// restoreScript makes a new shell what a snapshot says; then is done when the variables are there and functions are
+// not. Aliases come before functions but are not expanded in them, options last.
+func restoreScript(p parts, from origin, then string) string {
 	var b strings.Builder
 	shopts := optionList(p.variables, "BASHOPTS")
 	b.WriteString("IFS=:\n\\builtin shopt -u $BASHOPTS\n")
@@ -249,6 +249,7 @@ func restoreScript(p parts, from origin) string {
 	}
 	fmt.Fprintf(&b, "\\builtin shopt -s %s\n", strings.Join(shopts, " "))
 	posix := restoreVariables(&b, p.variables)
+	b.WriteString(then)
 	for _, c := range p.aliases {
 		b.WriteString(`\builtin ` + string(c))
 	}
