@@ -497,10 +497,14 @@ func (c *Controller) Shutdown(ctx context.Context) error {
 		defer close(done)
 		c.runs.Wait()
 		c.contexts.closeAll(ctx)
+		var ends sync.WaitGroup // side by side they share their looks at the process table
 		for _, e := range all {
-			e.killSurvivors(ctx)
-			e.log.Close()
+			ends.Go(func() {
+				e.killSurvivors(ctx)
+				e.log.Close()
+			})
 		}
+		ends.Wait()
 	}()
 	select {
 	case <-done:

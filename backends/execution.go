@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/celld/celld/hooks"
 )
@@ -87,6 +88,7 @@ func content(req Request) string {
 	}
 	if len(text) > maxContent {
 		text = text[:maxContent]
+		text = text[:len(text)-hooks.UnfinishedChar([]byte(text[maxContent-utf8.UTFMax:]))]
 	}
 	return text
 }

@@ -151,7 +151,7 @@ func start(t *testing.T, l launch) *daemon {
 // belongsTo is a variable of everything that a daemon starts; its value is the daemon's run directory.
 const belongsTo = "TEST_DAEMON"
 
-// folders makes the daemon's folders, on a tmpfs, where a commit of the disk by somebody else delays nobody.
+// folders makes the daemon's folders, where any user can reach them.
 func (d *daemon) folders(l launch) {
 	d.t.Helper()
 	root, err := os.MkdirTemp("/dev/shm", "celldtest")
@@ -176,13 +176,6 @@ func (d *daemon) folders(l launch) {
 	if l.data != "" {
 		d.data = l.data
 	}
-}
-
-// as is the same daemon for a subtest.
-func (d *daemon) as(t *testing.T) *daemon {
-	c := *d
-	c.t = t
-	return &c
 }
 
 // pid is the daemon's process, also when it was started through something that forks.

@@ -19,6 +19,9 @@ import (
 // answerGrace is how long answers under way may take after everything that ran has been stopped.
 const answerGrace = 2 * time.Second
 
+// lastWithin is how long killing what is left after that may take.
+const lastWithin = time.Second
+
 // leftoversWithin is how long the start may be held up by what is left of an earlier celld.
 const leftoversWithin = 5 * time.Second
 
@@ -115,13 +118,18 @@ func (s *serveCmd) run(ctx context.Context, l net.Listener, log *slog.Logger) er
 // stop ends everything that runs, within the time for a shutdown.
 func (s *serveCmd) stop(ctx context.Context, c *backends.Controller, b *runners, log *slog.Logger) {
 	log.Info("shutting down")
-	end, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.GracefulShutdown-answerGrace,
-		fmt.Errorf("not within %s", s.GracefulShutdown))
+	within := max(s.GracefulShutdown-answerGrace-lastWithin, s.GracefulShutdown/2)
+	end, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), within, fmt.Errorf("not within %s", within))
 	defer cancel()
 	if err := c.Shutdown(end); err != nil {
 		log.Warn("shutdown", "error", err)
 	}
 	if err := b.close(end); err != nil {
+		log.Warn("shutdown", "error", err)
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWithin)
+	defer cancel()
+	if err := proctree.KillOwn(last); err != nil { // what time didn't suffice for, and what nobody knew of
 		log.Warn("shutdown", "error", err)
 	}
 }

@@ -73,42 +73,57 @@ func KillLeftovers(ctx context.Context) (found int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("kill leftovers: %w", err)
 	}
-	table, err := Look()
-	if err != nil {
-		return 0, fmt.Errorf("kill leftovers: %w", err)
-	}
-	if found = len(leftovers(table, here)); found == 0 {
-		return 0, nil
-	}
-	if err := Kill(ctx, 0, func(t *Table) []int { return leftovers(t, here) }); err != nil {
-		return found, fmt.Errorf("kill leftovers: %w", err)
-	}
-	return found, nil
+	buf := make([]byte, 1024)
+	return killMarked(ctx, here, func(m mark) bool { // asked after the mark was read: its daemon was there before
+		daemon, alive := readStat(m.pid, buf)
+		return !alive || daemon.Start != m.start
+	})
 }
 
-func leftovers(t *Table, here mark) []int {
-	buf := make([]byte, 1024)
-	dead := make(map[mark]bool)
-	var found []int
-	for _, p := range t.Processes {
-		env, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/environ")
-		if err != nil {
-			continue
-		}
-		m, ok := parseMark(entryIn(env, DaemonEnv))
-		if !ok || m.pidNS != here.pidNS || m.timeNS != here.timeNS {
-			continue
-		}
-		if _, known := dead[m]; !known { // looked up after the environment was read: its daemon was there before
-			daemon, alive := readStat(m.pid, buf)
-			dead[m] = !alive || daemon.Start != m.start
-		}
-		if dead[m] {
-			found = append(found, p.PID)
-		}
+// KillOwn kills, at once, all processes that come from this daemon, whoever their parents are.
+func KillOwn(ctx context.Context) error {
+	here, err := ownMark()
+	if err == nil {
+		_, err = killMarked(ctx, here, func(m mark) bool { return m == here })
 	}
-	ancestors := t.ancestors(os.Getppid())
-	return slices.DeleteFunc(found, func(pid int) bool { return ancestors[pid] })
+	if err != nil {
+		return fmt.Errorf("kill what is left: %w", err)
+	}
+	return nil
+}
+
+// killMarked kills the processes with a mark of this process's namespaces that satisfies match.
+func killMarked(ctx context.Context, here mark, match func(mark) bool) (found int, err error) {
+	pick := func(t *Table) []int {
+		matches := make(map[mark]bool)
+		var pids []int
+		for _, p := range t.Processes {
+			env, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/environ")
+			if err != nil {
+				continue
+			}
+			m, ok := parseMark(entryIn(env, DaemonEnv))
+			if !ok || m.pidNS != here.pidNS || m.timeNS != here.timeNS {
+				continue
+			}
+			if _, known := matches[m]; !known {
+				matches[m] = match(m)
+			}
+			if matches[m] {
+				pids = append(pids, p.PID)
+			}
+		}
+		ancestors := t.ancestors(os.Getppid())
+		return slices.DeleteFunc(pids, func(pid int) bool { return ancestors[pid] })
+	}
+	table, err := Look()
+	if err != nil {
+		return 0, err
+	}
+	if found = len(pick(table)); found == 0 {
+		return 0, nil
+	}
+	return found, Kill(ctx, 0, pick)
 }
 
 // ancestors returns pid and those it descends from.

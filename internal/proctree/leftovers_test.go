@@ -1,7 +1,6 @@
 package proctree
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"testing"
@@ -53,22 +52,19 @@ func TestLeftoversOfADeadDaemonAreKilledAndNobodyElse(t *testing.T) {
 		t.Error("killed what comes from a living daemon")
 	default:
 	}
-	for _, m := range []mark{elsewhere, here} { // end them too
-		kill := func(table *Table) (pids []int) {
-			for _, p := range table.Processes {
-				env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
-				if got, ok := parseMark(entryIn(env, DaemonEnv)); ok && got == m {
-					pids = append(pids, p.PID)
-				}
-			}
-			return pids
-		}
-		if err := Kill(t.Context(), 0, kill); err != nil {
-			t.Error(err)
-		}
+	if err := KillOwn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-own
+	select {
+	case <-other:
+		t.Error("killed what comes from another namespace")
+	default:
+	}
+	if _, err := killMarked(t.Context(), elsewhere, func(m mark) bool { return m == elsewhere }); err != nil {
+		t.Fatal(err)
 	}
 	<-other
-	<-own
 }
 
 func TestWhoStartedThisProcessIsNoLeftover(t *testing.T) {
