@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,7 +21,7 @@ type commandTest struct {
 	n int
 }
 
-func commands4(t *testing.T) *commandTest {
+func newCommandTest(t *testing.T) *commandTest {
 	return &commandTest{T: t, Runner: Runner{
 		Workspace: t.TempDir(),
 		Env:       proctree.BaseEnv(os.Environ()),
@@ -163,7 +161,7 @@ func (t *commandTest) refused(c Command, field string) {
 }
 
 func TestCommandStatusIsTheShells(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	for text, code := range map[string]int{
 		"true": 0, "exit 255": 255, "exit 256": 0, "(exit 137)": 137, "kill -9 $$": 137, "kill -TERM $$": 143,
 		"nosuchcmd_xyz": 127, "/etc/passwd": 126, `echo "abc`: 2, "if true; fi": 2, "exec sleep 0": 0, "set -e; false; echo no": 1,
@@ -176,7 +174,7 @@ func TestCommandStatusIsTheShells(t *testing.T) {
 }
 
 func TestCommandArgvNeedsNoShell(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	tt.run(Command{Argv: []string{"printf", "%s|", "a b", "$HOME", "*", ""}}).want("a b|$HOME|*||", 0)
 	tt.run(Command{Argv: []string{"sh", "-c", "kill -9 $$"}}).want("", 137)
 	for _, c := range []struct {
@@ -205,7 +203,7 @@ func TestCommandArgvNeedsNoShell(t *testing.T) {
 }
 
 func TestCommandArgvIsLookedUpInTheCommandsPath(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	for dir, mode := range map[string]os.FileMode{"a": 0o644, "b": 0o755, "c": 0o755} {
 		if err := os.Mkdir(tt.Workspace+"/"+dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -222,7 +220,7 @@ func TestCommandArgvIsLookedUpInTheCommandsPath(t *testing.T) {
 }
 
 func TestCommandIsRefusedBeforeItRuns(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	one := "x"
 	for field, cs := range map[string][]Command{
 		"command": {{}, {Text: "a\x00b"}},
@@ -247,7 +245,7 @@ func TestCommandIsRefusedBeforeItRuns(t *testing.T) {
 }
 
 func TestCommandDirectory(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	for _, dir := range []string{"sub", "sub/deep", "a b", "$x"} {
 		if err := os.MkdirAll(tt.Workspace+"/"+dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -267,7 +265,7 @@ func TestCommandDirectory(t *testing.T) {
 }
 
 func TestCommandEnvironment(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	tt.Env = proctree.BaseEnv([]string{
 		"A=base", "B=base", "CELLD_X=1", "EXECD_X=1", "JUPYTER_X=1", "OTEL_X=1", "PWD=/elsewhere", "OLDPWD=/elsewhere", "_=x", "malformed",
 	})
@@ -284,7 +282,7 @@ func TestCommandEnvironment(t *testing.T) {
 }
 
 func TestCommandDollarZeroIsBash(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	tt.sh(`echo "$0 $# [$*] $-"`).want("bash 0 [] hBc\n", 0)
 }
 
@@ -292,7 +290,7 @@ func TestCommandRunsAsAnotherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("needs root")
 	}
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	uid, gid := uint32(65534), uint32(12)
 	const show = `echo $(id -u) $(id -g) $(id -G) $HOME $USER $LOGNAME`
 	tt.run(Command{Text: show, Dir: "/", User: &User{UID: uid}}).want("65534 65534 65534 /nonexistent nobody nobody\n", 0)
@@ -320,7 +318,7 @@ func TestCommandRunsAsAnotherUser(t *testing.T) {
 
 // TestCommandTextOfAnyLength: a text that is too long for an argument means the same as a short one.
 func TestCommandTextOfAnyLength(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	tt.Env = proctree.Overlay(tt.Env, "REPLY=mine")
 	comment := "#" + strings.Repeat("x", 200<<10) + "\n"
 	bashArgs := `echo "$0 $# [$*] [$REPLY] ${BASH_SOURCE[0]}"`
@@ -353,7 +351,7 @@ X
 }
 
 func TestCommandWithoutBashUsesSh(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	tt.setup.Do(tt.settleIn)
 	tt.shell, _ = findShell(tt.Env, "sh")
 	for _, comment := range []string{"", "#" + strings.Repeat("x", 1<<20) + "\n"} {
@@ -368,7 +366,7 @@ func TestCommandWithoutBashUsesSh(t *testing.T) {
 }
 
 func TestCommandStdoutAndStderrAreApart(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	s := tt.sh(`echo out; echo err >&2; printf 'no newline'; printf 'no nl' >&2; exit 4`).want("out\nno newline", 4)
 	if errs := s.errs.String(); errs != "err\nno nl" {
 		t.Errorf("stderr %q", errs)
@@ -379,7 +377,7 @@ func TestCommandStdoutAndStderrAreApart(t *testing.T) {
 }
 
 func TestCommandOutputArrivesWhileItRuns(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	s := tt.begin(Command{Text: `printf 'Password: '; read -r x; echo "got $x"`, StdinOpen: true})
 	s.out.await("Password: ")
 	if err := s.Prepared.Stdin(t.Context(), []byte("secret\n"), false); err != nil {
@@ -389,7 +387,7 @@ func TestCommandOutputArrivesWhileItRuns(t *testing.T) {
 }
 
 func TestCommandLargeOutput(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	for text, want := range map[string]string{
 		"seq 1 300000 | wc -c; seq 1 300000":                             "1988895\n" + seq(300000),
 		"yes | head -n 1000":                                             strings.Repeat("y\n", 1000),
@@ -437,7 +435,7 @@ func (g *gate) Write(p []byte) (int, error) {
 }
 
 func TestCommandWaitsForASlowWriter(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	g := newGate(context.Background())
 	// stderr says how far it has come: not beyond what the pipe and one buffer hold
 	s := tt.begin(Command{Text: "for i in {1..100}; do head -c 10000 /dev/zero; echo $i >&2; done", Stdout: g})
@@ -467,123 +465,3 @@ func TestCommandWaitsForASlowWriter(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 }
-
-func TestCommandReadsNothingUnlessGivenSomething(t *testing.T) {
-	tt := commands4(t)
-	tt.sh(`cat; echo "rc=$?"`).want("rc=0\n", 0)
-	tt.sh(`read -r x; echo "got:[$x] $?"`).want("got:[] 1\n", 0)
-	s := tt.sh(`python3 -c "print(repr(input()))"`).want("", 1)
-	if errs := s.errs.String(); !strings.Contains(errs, "EOFError") {
-		t.Errorf("stderr %q", errs)
-	}
-	tt.run(Command{Argv: []string{"cat"}}).want("", 0)
-}
-
-func TestCommandGivenInput(t *testing.T) {
-	tt := commands4(t)
-	big := seq(200000)
-	for _, in := range []string{"", "x", "a\nb\n\x00\xff", big} {
-		tt.run(Command{Text: "cat", Stdin: &in}).want(in, 0)
-	}
-	tt.run(Command{Text: "read -r x; echo $x", Stdin: &big}).want("1\n", 0)
-	tt.run(Command{Text: "exec <&-; echo hi", Stdin: &big}).want("hi\n", 0)
-	tt.run(Command{Text: "true", Stdin: &big}).want("", 0)
-	tt.run(Command{Text: "cat; cat; cat >&2", Stdin: &big, StdinOpen: false}).want(big, 0)
-}
-
-func TestCommandGivenInputReachesASurvivor(t *testing.T) {
-	tt := commands4(t)
-	big := seq(200000)
-	fifo := tt.fifo()
-	s := tt.run(Command{Text: `(read x <$FIFO; cat) <&0 & echo over`, Env: map[string]string{"FIFO": fifo}, Stdin: &big}).want("over\n", 0)
-	tt.release(fifo)
-	s.late.await("\n200000\n")
-	if got := s.late.String(); got != big {
-		t.Errorf("%d bytes, want %d", len(got), len(big))
-	}
-}
-
-func (t *commandTest) fifo() string {
-	t.Helper()
-	fifo := t.TempDir() + "/fifo"
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return fifo
-}
-
-// release lets a read from fifo go on.
-func (t *commandTest) release(fifo string) {
-	t.Helper()
-	if err := os.WriteFile(fifo, []byte("\n"), 0); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestCommandOpenInput(t *testing.T) {
-	tt := commands4(t)
-	given := seq(50000)
-	s := tt.begin(Command{Text: "cat; echo end", Stdin: &given, StdinOpen: true})
-	for _, line := range []string{"a\n", "b\n"} {
-		if err := s.Prepared.Stdin(t.Context(), []byte(line), false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := s.Prepared.Stdin(t.Context(), []byte("c\n"), true); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Prepared.Stdin(t.Context(), []byte("d\n"), false); !errors.Is(err, ErrStdinClosed) {
-		t.Errorf("after eof: %v", err)
-	}
-	s.end().want(given+"a\nb\nc\nend\n", 0)
-
-	for _, c := range []Command{{Text: "true"}, {Text: "true", StdinOpen: true}, {Text: "true", Stdin: &given}} {
-		s := tt.run(c)
-		if err := s.Prepared.Stdin(t.Context(), []byte(given), false); !errors.Is(err, ErrStdinClosed) {
-			t.Errorf("after the end: %v", err)
-		}
-	}
-}
-
-func TestCommandOpenInputGivesUpWithTheContext(t *testing.T) {
-	tt := commands4(t)
-	fifo := tt.fifo()
-	s := tt.begin(Command{Text: "echo up; read x <$FIFO; wc -c", Env: map[string]string{"FIFO": fifo}, StdinOpen: true})
-	s.out.await("up\n")
-	cause := errors.New("enough")
-	for range 3 { // the pipe is full, and stays usable
-		ctx, cancel := context.WithCancelCause(t.Context())
-		failed := make(chan error)
-		go func() { failed <- s.Prepared.Stdin(ctx, make([]byte, 1<<20), false) }()
-		cancel(cause)
-		if err := <-failed; err != nil && !errors.Is(err, cause) {
-			t.Errorf("error %v", err)
-		}
-	}
-	wrote := make(chan error)
-	go func() { wrote <- s.Prepared.Stdin(t.Context(), []byte("tail"), true) }()
-	tt.release(fifo)
-	if err := <-wrote; err != nil {
-		t.Error(err)
-	}
-	s.end()
-	if s.status.Code != 0 {
-		t.Errorf("status %d", s.status.Code)
-	}
-}
-
-// TestCommandOpenInputEndsWithTheCommand: a write that waits for room ends when nobody will read any more.
-func TestCommandOpenInputEndsWithTheCommand(t *testing.T) {
-	tt := commands4(t)
-	s := tt.begin(Command{Text: "echo up; exec sleep 98.33", StdinOpen: true})
-	s.out.await("up\n")
-	wrote := make(chan error)
-	go func() { wrote <- s.Prepared.Stdin(t.Context(), make([]byte, 1<<20), false) }()
-	s.stop(errors.New("enough"))
-	if err := <-wrote; !errors.Is(err, ErrStdinClosed) {
-		t.Errorf("error %v", err)
-	}
-	s.end().want("up\n", 143)
-}
-
-var _ io.Writer = (*sink)(nil)

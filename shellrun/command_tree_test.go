@@ -19,7 +19,7 @@ import (
 var errStopped = errors.New("stopped")
 
 func TestCommandIsOverWhenItsShellIs(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	for _, c := range []struct {
 		text, out string
 		code      int
@@ -49,7 +49,7 @@ func TestCommandIsOverWhenItsShellIs(t *testing.T) {
 }
 
 func TestCommandOutputBeforeTheEndIsNotLost(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	for range 20 {
 		s := tt.sh(`sleep 97.7 & head -c 60000 /dev/zero; head -c 50000 /dev/zero >&2`)
 		if out, errs := len(s.out.String()), len(s.errs.String()); out != 60000 || errs != 50000 {
@@ -62,7 +62,7 @@ func TestCommandOutputBeforeTheEndIsNotLost(t *testing.T) {
 }
 
 func TestCommandEndsWhileASurvivorWritesWithoutPause(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	s := tt.sh("yes & yes >&2 & exit 5")
 	if s.status.Code != 5 {
 		t.Errorf("status %d", s.status.Code)
@@ -75,7 +75,7 @@ func TestCommandEndsWhileASurvivorWritesWithoutPause(t *testing.T) {
 }
 
 func TestCommandSurvivorWritesOn(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	fifo := tt.fifo()
 	s := tt.run(Command{Text: `(read x <$FIFO; echo late; echo 'late err' >&2; echo still here) & echo now`, Env: map[string]string{"FIFO": fifo}})
 	s.want("now\n", 0)
@@ -113,7 +113,7 @@ func TestCommandStopEndsTheTree(t *testing.T) {
 	} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
-			tt := commands4(t)
+			tt := newCommandTest(t)
 			if code == 137 {
 				tt.Grace = func(error) time.Duration { return 10 * time.Millisecond }
 			}
@@ -129,7 +129,7 @@ func TestCommandStopEndsTheTree(t *testing.T) {
 }
 
 func TestCommandStoppedBeforeOrAtItsStart(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	for range 100 {
 		s := tt.begin(Command{Text: "sleep 97.8; echo no"})
 		s.stop(errStopped)
@@ -142,7 +142,7 @@ func TestCommandStoppedBeforeOrAtItsStart(t *testing.T) {
 }
 
 func TestCommandGraceDependsOnTheCause(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	var asked error
 	tt.Grace = func(cause error) time.Duration { asked = cause; return 0 }
 	s := tt.begin(Command{Text: "trap 'echo no; exit 0' TERM; sleep 97.95 & echo up; wait"})
@@ -155,7 +155,7 @@ func TestCommandGraceDependsOnTheCause(t *testing.T) {
 }
 
 func TestCommandSignal(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	s := tt.begin(Command{Text: `trap 'echo usr1; exit 3' USR1; sleep 97.96 >/dev/null 2>&1 & echo up; wait`})
 	s.out.await("up\n")
 	if pid := s.PID(); unix.Kill(pid, 0) != nil {
@@ -178,7 +178,7 @@ func TestCommandSignal(t *testing.T) {
 }
 
 func TestCommandKillOfAFinishedOneIsTheSameEachTime(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	s := tt.sh("exit 7")
 	for range 3 {
 		if err := s.Kill(t.Context(), time.Minute); err != nil {
@@ -189,7 +189,7 @@ func TestCommandKillOfAFinishedOneIsTheSameEachTime(t *testing.T) {
 }
 
 func TestCommandRlimits(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	show := "ulimit -t; ulimit -v; ulimit -n; ulimit -u; ulimit -f"
 	s := tt.run(Command{Text: show, Rlimits: map[string]int64{
 		"cpu_s": 7, "memory_bytes": 1 << 30, "nofile": 77, "nproc": 777, "fsize_bytes": 1 << 20,
@@ -210,7 +210,7 @@ func TestCommandRlimits(t *testing.T) {
 
 // TestCommandOutputIsExact: whatever the program writes, in whatever pieces it comes.
 func TestCommandOutputIsExact(t *testing.T) {
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		data := make([]byte, rapid.IntRange(0, 300_000).Draw(rt, "size"))
 		rng := rand.NewChaCha8([32]byte{byte(len(data))})
@@ -238,7 +238,7 @@ func TestCommandOutputIsExact(t *testing.T) {
 func TestCommandsLeaveNothing(t *testing.T) {
 	before := descriptors(t)
 	t.Run("all", func(t *testing.T) {
-		tt := commands4(t)
+		tt := newCommandTest(t)
 		in := seq(30000)
 		var wg sync.WaitGroup
 		for i := range 200 {
@@ -284,7 +284,7 @@ func descriptors(t *testing.T) int {
 
 func TestCommandIdleNeedsLittleMemory(t *testing.T) {
 	const n, most = 300, 64 << 10 * raceFactor
-	tt := commands4(t)
+	tt := newCommandTest(t)
 	memory := func() uint64 {
 		runtime.GC()
 		runtime.GC()
