@@ -32,18 +32,23 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return filepath.Dir(mod), nil
 }
 
-// findCelld returns the path of bin/celld below root, which it builds when it isn't there.
-func findCelld(ctx context.Context, root string) (string, error) {
+// copyCelld copies bin/celld below root, which it builds when it isn't there, into dir: who builds celld anew meanwhile
+// doesn't change what is measured.
+func copyCelld(ctx context.Context, root, dir string) (string, error) {
 	binary := filepath.Join(root, "bin/celld")
-	if _, err := os.Stat(binary); err == nil {
-		return binary, nil
+	if _, err := os.Stat(binary); err != nil {
+		build := exec.CommandContext(ctx, "make", "-C", root, "build")
+		build.Stdout, build.Stderr = os.Stderr, os.Stderr
+		if err := build.Run(); err != nil {
+			return "", fmt.Errorf("build celld: %w", err)
+		}
 	}
-	build := exec.CommandContext(ctx, "make", "-C", root, "build")
-	build.Stdout, build.Stderr = os.Stderr, os.Stderr
-	if err := build.Run(); err != nil {
-		return "", fmt.Errorf("build celld: %w", err)
+	text, err := os.ReadFile(binary)
+	if err != nil {
+		return "", err
 	}
-	return binary, nil
+	name := filepath.Join(dir, "celld")
+	return name, os.WriteFile(name, text, 0o755)
 }
 
 // daemon is a celld of this benchmark's own.
@@ -159,32 +164,55 @@ func (d *daemon) end(sig syscall.Signal) error {
 	return d.cmd.Wait()
 }
 
-// goroutines ends celld with SIGQUIT, which makes a Go program print its goroutines, and counts them.
-func (d *daemon) goroutines() (int, error) {
-	d.log.keep = 8 << 20
+// goroutines ends celld with SIGQUIT, which makes a Go program print its goroutines, and counts them by what started
+// them.
+func (d *daemon) goroutines() (map[string]int, error) {
+	d.log.hold(8 << 20)
 	var exit *exec.ExitError
 	if err := d.end(syscall.SIGQUIT); err == nil || !errors.As(err, &exit) {
-		return 0, fmt.Errorf("celld didn't end by SIGQUIT: %v", err)
+		return nil, fmt.Errorf("celld didn't end by SIGQUIT: %v", err)
 	}
-	n := len(regexp.MustCompile(`(?m)^goroutine \d+ `).FindAllString(d.log.String(), -1))
-	if n == 0 {
-		return 0, errors.New("celld printed no goroutines")
+	found := map[string]int{}
+	for block := range strings.SplitSeq(d.log.String(), "\n\n") {
+		if !goroutine.MatchString(block) {
+			continue
+		}
+		by := "main"
+		if m := createdBy.FindStringSubmatch(block); m != nil {
+			by = m[1]
+		}
+		found[by]++
 	}
-	return n, nil
+	if len(found) == 0 {
+		return nil, errors.New("celld printed no goroutines")
+	}
+	return found, nil
 }
+
+var (
+	goroutine = regexp.MustCompile(`(?m)^goroutine \d+ `)
+	createdBy = regexp.MustCompile(`(?m)^created by (\S+)`)
+)
 
 // tail keeps the newest bytes written to it.
 type tail struct {
 	mu   sync.Mutex
-	keep int // 0: 4 KiB
+	keep int // 0: 1 KiB
 	buf  []byte
+}
+
+// hold makes t keep more, or less, from now on.
+func (t *tail) hold(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.keep = n
 }
 
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.buf = append(t.buf, p...)
-	if keep := max(t.keep, 4096); len(t.buf) > 2*keep {
+	if keep := max(t.keep, 1024); len(t.buf) > 2*keep {
 		t.buf = append(t.buf[:0], t.buf[len(t.buf)-keep:]...)
 	}
 	return len(p), nil
@@ -193,5 +221,5 @@ func (t *tail) Write(p []byte) (int, error) {
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return string(t.buf)
+	return string(t.buf[max(0, len(t.buf)-max(t.keep, 1024)):])
 }

@@ -36,16 +36,16 @@ func (d *daemon) newContext(ctx context.Context) (string, error) {
 
 // codePair starts a celld with n warm contexts and a bare client with n kernels.
 func (r *run) codePair(ctx context.Context, n int) (*daemon, []string, *floor, error) {
+	if _, err := os.Stat(r.python()); err != nil {
+		return nil, nil, nil, unavailable("make setup installs the Jupyter Server")
+	}
 	d, err := r.celld(ctx)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	ids := make([]string, n)
 	for i := range ids {
-		var refused *statusError
-		if ids[i], err = d.newContext(ctx); errors.As(err, &refused) {
-			return nil, nil, nil, unavailable(refused.body)
-		} else if err != nil {
+		if ids[i], err = d.newContext(ctx); err != nil {
 			return nil, nil, nil, err
 		}
 		if err := d.do(ctx, cell(ids[i], "1+1")); err != nil {
@@ -62,17 +62,16 @@ func (r *run) codePair(ctx context.Context, n int) (*daemon, []string, *floor, e
 	return d, ids, f, nil
 }
 
+// python is the interpreter that has the Jupyter Server.
+func (r *run) python() string { return filepath.Join(r.root, ".celld/python/bin/python") }
+
 // jupyterFloor starts a bare client and its Jupyter Server, with celld's python and script.
 func (r *run) jupyterFloor() (*floor, error) {
-	python := filepath.Join(r.root, ".celld/python/bin/python")
-	if _, err := os.Stat(python); err != nil {
-		return nil, unavailable("make setup installs the Jupyter Server of the floor")
-	}
 	dir := filepath.Join(r.fast, "floor")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	return r.floor("jupyter", python, filepath.Join(r.root, "jupyter/launch.py"), dir)
+	return r.floor("jupyter", r.python(), filepath.Join(r.root, "jupyter/launch.py"), dir)
 }
 
 func codeWarm(ctx context.Context, r *run) error {

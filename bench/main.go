@@ -69,7 +69,12 @@ func (o *options) run() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	celld, err := findCelld(ctx, root)
+	dir, err := os.MkdirTemp("", "celld-bench-")
+	if err != nil {
+		return false, err
+	}
+	defer os.RemoveAll(dir)
+	celld, err := copyCelld(ctx, root, dir)
 	if err != nil {
 		return false, err
 	}

@@ -164,23 +164,30 @@ func (r *run) goroutinesLeft(ctx context.Context, d *daemon) error {
 	if err := fresh.do(ctx, command("true")); err != nil {
 		return err
 	}
-	n, err := fresh.goroutinesAtRest(ctx)
+	want, err := fresh.goroutinesAtRest(ctx)
 	if err != nil {
 		return err
 	}
-	m, err := d.goroutinesAtRest(ctx)
+	have, err := d.goroutinesAtRest(ctx)
 	if err != nil {
 		return err
 	}
-	r.single("goroutines more", "", float64(m-n), atMost(0))
+	more := 0
+	for by, n := range have {
+		if n > want[by] {
+			more += n - want[by]
+			fmt.Fprintf(r.report.w, "  %d goroutines, of a fresh celld %d, started by %s\n", n, want[by], by)
+		}
+	}
+	r.single("goroutines more", "", float64(more), atMost(0))
 	return nil
 }
 
 // goroutinesAtRest is goroutines a moment after the last connection has been closed.
-func (d *daemon) goroutinesAtRest(ctx context.Context) (int, error) {
+func (d *daemon) goroutinesAtRest(ctx context.Context) (map[string]int, error) {
 	d.http.CloseIdleConnections()
 	if err := wait(ctx, 500*time.Millisecond); err != nil {
-		return 0, err
+		return nil, err
 	}
 	return d.goroutines()
 }
