@@ -63,20 +63,20 @@ func expand(s string, env []string) (string, error) {
 // variable takes NAME or {NAME} off the beginning of s.
 func variable(s string) (name, rest string) {
 	if in, ok := strings.CutPrefix(s, "{"); ok {
-		if name, rest, ok := strings.Cut(in, "}"); ok && validName(name) {
+		if name, rest, ok := strings.Cut(in, "}"); ok && ValidName(name) {
 			return name, rest
 		}
 		return "", s
 	}
 	n := 0
-	for n < len(s) && validName(s[:n+1]) {
+	for n < len(s) && ValidName(s[:n+1]) {
 		n++
 	}
 	return s[:n], s[n:]
 }
 
-// validName says whether name can be that of a variable: [A-Za-z_][A-Za-z0-9_]*.
-func validName(name string) bool {
+// ValidName says whether name can be that of a variable: [A-Za-z_][A-Za-z0-9_]*.
+func ValidName(name string) bool {
 	for i, c := range []byte(name) {
 		switch {
 		case c == '_', 'a' <= c|0x20 && c|0x20 <= 'z':
