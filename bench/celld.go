@@ -181,6 +181,9 @@ func (d *daemon) goroutines() (map[string]int, error) {
 		if m := createdBy.FindStringSubmatch(block); m != nil {
 			by = m[1]
 		}
+		if strings.HasPrefix(by, "runtime.") {
+			continue // they come with the first collection and stay
+		}
 		found[by]++
 	}
 	if len(found) == 0 {
