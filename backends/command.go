@@ -29,11 +29,24 @@ func (b *Command) Prepare(_ context.Context, req Request) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
+	c := command(req)
+	c.Env = env
+	return commandRun(b.Runner, c)
+}
+
+// command is what the runner is asked for.
+func command(req Request) shellrun.Command {
+	return shellrun.Command{
+		ID: req.ExecutionID, Text: req.Code, Argv: req.Argv, Dir: req.Cwd, Env: req.Env, User: user(req.UID, req.GID),
+		Stdin: req.Stdin, StdinOpen: req.StdinOpen, Rlimits: req.Rlimits, Late: req.Late,
+	}
+}
+
+// commandRun prepares a command.
+func commandRun(r *shellrun.Runner, c shellrun.Command) (*Run, error) {
 	out, errs := &output{}, &output{}
-	p, err := b.Runner.Prepare(shellrun.Command{
-		ID: req.ExecutionID, Text: req.Code, Argv: req.Argv, Dir: req.Cwd, Env: env, User: user(req.UID, req.GID),
-		Stdin: req.Stdin, StdinOpen: req.StdinOpen, Rlimits: req.Rlimits, Stdout: out, Stderr: errs, Late: req.Late,
-	})
+	c.Stdout, c.Stderr = out, errs
+	p, err := r.Prepare(c)
 	if err != nil {
 		return nil, shellRefusal(err)
 	}
@@ -43,7 +56,7 @@ func (b *Command) Prepare(_ context.Context, req Request) (*Run, error) {
 		if err != nil {
 			return runError(ctx, err)
 		}
-		return commandEnd(ctx, ctx.Err() != nil, status.Code)
+		return commandEnd(ctx, p.Stopped(), status.Code)
 	}
 	return &Run{Do: do, Exit: true, Handle: Handle{
 		PID: p.PID, Signal: p.Signal, Stdin: stdin(p), Lingers: p.Lingers, Survivors: p.Survivors,

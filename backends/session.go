@@ -86,6 +86,9 @@ func (b *Sessions) Prepare(_ context.Context, req Request) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
+	if req.Kind == KindBackground {
+		return b.beside(s, req)
+	}
 	out, errs := &output{}, &output{}
 	run := shellrun.SessionRun{
 		ID: req.ExecutionID, Text: req.Code, Dir: req.Cwd, Env: req.Env, Stdout: out, Stderr: errs,
@@ -111,4 +114,13 @@ func (b *Sessions) Prepare(_ context.Context, req Request) (*Run, error) {
 		return commandEnd(ctx, exit.Broken, exit.Code)
 	}
 	return &Run{Do: do, Exit: true}, nil
+}
+
+// beside prepares a background command that begins with the session's state and has a life of its own.
+func (b *Sessions) beside(s *shellrun.Session, req Request) (*Run, error) {
+	c, err := s.Beside(command(req))
+	if err != nil {
+		return nil, shellRefusal(err)
+	}
+	return commandRun(b.Runner, c)
 }

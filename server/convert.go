@@ -126,14 +126,14 @@ func (s *Server) commandRequest(q *openapi.RunCommandRequest) (backends.Request,
 	if value(q.Background) {
 		req.Kind = backends.KindBackground
 	}
-	if err := s.chooseSession(&req, q.SessionID); err != nil {
-		return req, err
-	}
 	var err error
 	if req.Timeout, err = timeout(q.Timeout); err != nil {
 		return req, err
 	}
 	if req.UID, req.GID, err = users(q.UID, q.GID); err != nil {
+		return req, err
+	}
+	if err = s.chooseSession(&req, q.SessionID); err != nil {
 		return req, err
 	}
 	req.Output, err = outputMode(q.Output, hooks.Lines)
@@ -152,8 +152,13 @@ func (s *Server) chooseSession(req *backends.Request, id *string) error {
 	default:
 		return nil
 	}
-	if len(req.Argv) > 0 {
+	switch {
+	case len(req.Argv) > 0:
 		return badRequest("a session takes a command, not argv")
+	case req.UID != nil:
+		return badRequest("uid and gid are the session's")
+	case req.Kind == backends.KindCommand && (req.StdinOpen || len(req.Rlimits) > 0):
+		return badRequest("stdin_open and rlimits are for commands of their own")
 	}
 	if req.Kind == backends.KindCommand {
 		req.Kind = backends.KindSession
