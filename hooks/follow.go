@@ -19,14 +19,12 @@ type Idler interface{ Idle() error }
 
 // reader is the cursor of one Follow. Journal.mu guards it, but for what is its goroutine's own.
 type reader struct {
-	pos  int64 // position of the last event given to the writer
-	next int64 // number of the first record past pos
-	off  int64 // offset in the store of the first byte past pos
-	// How far the reader may be behind before the program waits: the window, or what it was behind when it came.
-	hold, holdEvents int64
-	waiting          time.Time // since when the program waits for it; zero when it doesn't
-	err              error     // why it was given up
-	gone             chan struct{}
+	pos     int64     // position of the last event given to the writer
+	next    int64     // number of the first record past pos
+	off     int64     // offset in the store of the first byte past pos
+	waiting time.Time // since when the program waits for it; zero when it doesn't
+	err     error     // why it was given up
+	gone    chan struct{}
 
 	// Its goroutine's own.
 	begun bool       // the writer has had something
@@ -98,8 +96,6 @@ func (j *Journal) attach(r *reader, pos int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.move(r, pos)
-	r.hold = max(j.window, j.bytes-r.off)
-	r.holdEvents = max(windowEvents, j.first+int64(len(j.records))-r.next)
 	j.readers = append(j.readers, r)
 }
 
@@ -229,8 +225,6 @@ func (j *Journal) deliver(r *reader, b *batch, w Writer) error {
 	r.begun = r.begun || b.pos > r.pos
 	j.move(r, b.pos)
 	r.waiting = time.Time{}
-	r.hold = max(j.window, min(r.hold, j.bytes-r.off))
-	r.holdEvents = max(windowEvents, min(r.holdEvents, j.first+int64(len(j.records))-r.next))
 	j.makeRoom()
 	return nil
 }

@@ -299,7 +299,7 @@ func (j *Journal) slow() (since time.Time, wait bool) {
 	}
 	end := j.first + int64(len(j.records))
 	for _, r := range j.readers {
-		if j.bytes-r.off < r.hold && end-r.next < r.holdEvents {
+		if j.bytes-r.off < j.window && end-r.next < windowEvents {
 			continue
 		}
 		if r.waiting.IsZero() {

@@ -364,6 +364,54 @@ func TestAGapBreaksOffUnfinishedLines(t *testing.T) {
 	}
 }
 
+// After a gap lines are cut as the bytes before the gap, not those before the reader's last event, ask for.
+func TestAfterAGapLinesAreCutByWhatWasBeforeThem(t *testing.T) {
+	j := NewJournal(Config{Store: NewBudget("", Limits{Memory: 2 * segmentSize, MemoryTotal: 1 << 30}).Store("")})
+	j.OnInit(Init{})
+	j.OnStdout(Output{Data: []byte("50%\r")}) // a line feed here would be swallowed
+	c := newClient(Lines, 0)
+	flushed := 0
+	w := &onFlush{Writer: c, flush: func() {
+		if flushed++; flushed == 1 {
+			j.Release()
+			for range 10 {
+				j.OnStdout(Output{Data: bytes.Repeat([]byte("\n"), FlushBytes)})
+			}
+			j.OnComplete(Complete{})
+		}
+	}}
+	if err := j.Follow(t.Context(), 0, w); err != nil || c.fault != nil || len(c.gaps) != 1 {
+		t.Fatal(err, c.fault, c.gaps)
+	}
+	pos, _ := j.Position()
+	if got, want := len(of(c.got, "stdout")), int(pos-1-c.gaps[0].To); got != 1+want {
+		t.Fatalf("%d lines after the gap, want %d", got-1, want)
+	}
+}
+
+// What goes straight into the store is in no event.
+func TestLateOutputIsNotInTheStream(t *testing.T) {
+	store := NewBudget(t.TempDir(), Limits{Memory: segmentSize, MemoryTotal: 1 << 30, Log: segmentSize, LogTotal: 1 << 30}).Store("x")
+	defer store.Close()
+	j := NewJournal(Config{Store: store})
+	j.OnInit(Init{})
+	j.OnStdout(Output{Data: []byte("a")})
+	store.Append([]byte("late"))
+	j.OnStdout(Output{Data: []byte("b\n")})
+	j.OnStatus(Status{State: StateUnwound})
+	j.OnComplete(Complete{})
+	store.Append([]byte("later"))
+	var r Recorder
+	if err := j.Follow(t.Context(), 0, &r); err != nil || r.Stdout.String() != "ab\n" {
+		t.Fatalf("%v, %q", err, r.Stdout.String())
+	}
+	store.Append(make([]byte, 10*segmentSize)) // nothing of the execution is left
+	r = Recorder{}
+	if err := j.Follow(t.Context(), 0, &r); err != nil || fmt.Sprint(r.Calls) != "[init gap unwound complete]" || r.Statuses[0].To != 4 {
+		t.Fatalf("%v, %v, %+v", err, r.Calls, r.Statuses)
+	}
+}
+
 // onFlush calls flush at each Flush of a Writer.
 type onFlush struct {
 	Writer
