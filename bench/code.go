@@ -141,8 +141,8 @@ func codeCrossTalk(ctx context.Context, r *run) error {
 	var mixed faults
 	err = together(len(ids), func(i int) error {
 		for k := range rounds {
-			// Each line is told apart by i; the payload counts them all.
-			c := cell(ids[i], fmt.Sprintf("me = %d\nfor k in range(%d): print('Q' * me, flush=True)\nprint('I am', me, %d)", i+1, 10, k))
+			// The payload's length is i's alone. One string a print: the kernel may send its pieces apart.
+			c := cell(ids[i], fmt.Sprintf("me = %d\nfor k in range(%d): print('Q' * me, flush=True)\nprint(f'I am {me} %d')", i+1, 10, k))
 			c.payload, c.says = int64(10*(i+1)), fmt.Sprintf("I am %d %d", i+1, k)
 			mixed.count(d.do(ctx, c))
 		}
@@ -176,6 +176,6 @@ func codePrint(ctx context.Context, r *run, megabytes int) error {
 	if err != nil {
 		return err
 	}
-	r.single("peak memory above idle", "MB", (held-d.idle)/mb, atMost(48))
+	r.single("peak memory above idle", "MB", (held-d.idle)/mb, atMost(64)) // whatever the size: the kernel sends MBs at a time
 	return nil
 }

@@ -309,7 +309,7 @@ func (d *daemon) chores(ctx context.Context) ([]chore, error) {
 		return all, nil // no Jupyter here
 	}
 	return append(all, chore{"a cell", func(ctx context.Context, i int) error {
-		c := cell(context1, fmt.Sprintf("print('Q', %d)", i))
+		c := cell(context1, fmt.Sprintf("print('Q %d')", i))
 		c.payload, c.says = 1, fmt.Sprint("Q ", i)
 		return d.do(ctx, c)
 	}}), err
