@@ -75,7 +75,7 @@ func besideScript(p parts, env map[string]string, moved bool) string {
 	var b strings.Builder
 	for _, entry := range entries(env) {
 		name, value, _ := strings.Cut(entry, "=")
-		fmt.Fprintf(&b, "\\builtin unset -n %s\n\\builtin unset -v %s\n\\builtin export %s=%s\n", name, name, name, quote(value))
+		fmt.Fprintf(&b, "\\builtin unset -n %s;\\builtin unset -v %s;%s\n", name, name, export(name, value))
 	}
 	return "\\builtin eval " + quote(restoreScript(p, restored, b.String())) + " >/dev/null 2>&1\n"
 }

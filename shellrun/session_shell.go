@@ -189,16 +189,13 @@ func (s *Session) startState(from origin) (script, dir string) {
 		}
 	}
 	var b strings.Builder
-	export := func(name, value string) {
-		fmt.Fprintf(&b, "\\builtin export %s=%s\n", name, quote(value))
-	}
 	for _, e := range s.cfg.BaseEnv {
 		if name, value, ok := strings.Cut(e, "="); ok && delayed[name] && name != "SHELLOPTS" && name != "BASHOPTS" {
-			export(name, value)
+			b.WriteString(export(name, value) + "\n")
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.cfg.Env)) {
-		export(name, s.cfg.Env[name])
+		b.WriteString(export(name, s.cfg.Env[name]) + "\n")
 	}
 	return b.String(), s.cfg.Dir
 }

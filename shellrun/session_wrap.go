@@ -113,7 +113,7 @@ func (s *Session) wrapEnv(env map[string]string) (set, unset string) {
 		if !special[name] {
 			fmt.Fprintf(&sb, "\\builtin unset -n %s;\\builtin unset -v %s;", name, name)
 		}
-		fmt.Fprintf(&sb, "\\builtin export %s=%s\n", name, quote(env[name]))
+		sb.WriteString(export(name, env[name]) + "\n")
 		fmt.Fprintf(&ub, "\\builtin unset -n %s;\\builtin unset -v %s;", name, name)
 		if was := variable(variables, name); was != nil {
 			ub.WriteString(redeclare(was))
@@ -122,15 +122,20 @@ func (s *Session) wrapEnv(env map[string]string) (set, unset string) {
 	return sb.String(), ub.String()
 }
 
-// redeclare makes of a command of declare -p one that works where declare is a function or an alias: with \builtin it
-// takes no list, so that an array's elements are assigned apart.
+// redeclare makes of a command of declare -p one that works where declare is a function or an alias. After \builtin bash
+// takes an assignment for any word, and what it does to words: so that what has a value is assigned apart.
 func redeclare(command []byte) string {
 	text := strings.TrimSuffix(string(command), "\n")
 	attributes, name, _ := declared(command)
-	if head, list, ok := strings.Cut(text, "=("); ok && strings.ContainsAny(attributes, "aA") {
-		return `\builtin ` + head + ";" + name + "=(" + list + ";"
+	if head, value, ok := strings.Cut(text, "="); ok && !strings.Contains(attributes, "n") {
+		return `\builtin ` + head + ";" + name + "=" + value + ";"
 	}
 	return `\builtin ` + text + ";"
+}
+
+// export sets a variable and exports it; see redeclare.
+func export(name, value string) string {
+	return name + "=" + quote(value) + `;\builtin export ` + name + ";"
 }
 
 // prologue goes before the user's text, on its first line so that line numbers stay right. It puts back what tail
