@@ -345,7 +345,7 @@ func (s *Store) trim() {
 		return
 	}
 	last := &s.segs[len(s.segs)-1]
-	if old := *last; cap(old)-len(old) >= segmentSize/16 {
+	if old := *last; cap(old)-len(old) > cap(old)/4 {
 		*last = append(make([]byte, 0, len(old)), old...)
 		s.budget.memory.Add(int64(len(old)))
 		s.free(old)
