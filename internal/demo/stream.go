@@ -27,6 +27,7 @@ type outcome struct {
 type event struct {
 	Type, Text, State, Detail string
 	Count                     int `json:"execution_count"`
+	Took                      int `json:"execution_time"` // ms
 	Results                   map[string]any
 	Error                     struct {
 		Name  string `json:"ename"`
@@ -124,6 +125,8 @@ func (o *outcome) add(e event) string {
 		o.stderr += strings.TrimSuffix(e.Text, "\n") + "\n"
 	case "execution_count":
 		return fmt.Sprint(e.Count)
+	case "execution_complete":
+		return fmt.Sprint(e.Took, " ms")
 	case "status":
 		return e.State + " " + e.Detail
 	case "error":
