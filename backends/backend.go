@@ -49,6 +49,7 @@ type Request struct {
 	Create      bool           // KindSession: make the session when it isn't there
 	OwnName     bool           // clients call the run by its own id although it is in a context
 	Rlimits     map[string]int64
+	Cols, Rows  int        // KindPTY: 0 is the usual size
 	Output      hooks.Mode // how the client wants output cut; backends ignore it
 	Late        io.Writer  // set by the Controller: takes what survivors write after the end; never blocks for long
 }
@@ -82,6 +83,7 @@ type Handle struct {
 	Lingers   func() bool                                   // something that outlived the run may still write; cheap
 	Survivors func() []int                                  // processes that outlived the run
 	Kill      func(ctx context.Context) error               // ends the survivors
+	Terminal  *Terminal                                     // of KindPTY; nil for others
 }
 
 // OpenRequest asks for a context: a kernel, a session, a connection.

@@ -244,6 +244,126 @@ func (e OutputMode) Valid() bool {
 	}
 }
 
+// Defines values for PTYClientMessageType.
+const (
+	PTYClientMessageTypePause  PTYClientMessageType = "pause"
+	PTYClientMessageTypePing   PTYClientMessageType = "ping"
+	PTYClientMessageTypeResize PTYClientMessageType = "resize"
+	PTYClientMessageTypeResume PTYClientMessageType = "resume"
+	PTYClientMessageTypeSignal PTYClientMessageType = "signal"
+	PTYClientMessageTypeStdin  PTYClientMessageType = "stdin"
+)
+
+// Valid indicates whether the value is a known member of the PTYClientMessageType enum.
+func (e PTYClientMessageType) Valid() bool {
+	switch e {
+	case PTYClientMessageTypePause:
+		return true
+	case PTYClientMessageTypePing:
+		return true
+	case PTYClientMessageTypeResize:
+		return true
+	case PTYClientMessageTypeResume:
+		return true
+	case PTYClientMessageTypeSignal:
+		return true
+	case PTYClientMessageTypeStdin:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PTYMode.
+const (
+	PTYModePipe     PTYMode = "pipe"
+	PTYModeTerminal PTYMode = "pty"
+)
+
+// Valid indicates whether the value is a known member of the PTYMode enum.
+func (e PTYMode) Valid() bool {
+	switch e {
+	case PTYModePipe:
+		return true
+	case PTYModeTerminal:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PTYServerMessageCode.
+const (
+	PTYServerMessageCodeInputFull    PTYServerMessageCode = "INPUT_FULL"
+	PTYServerMessageCodeInvalidFrame PTYServerMessageCode = "INVALID_FRAME"
+	PTYServerMessageCodeLagged       PTYServerMessageCode = "LAGGED"
+	PTYServerMessageCodeReadOnly     PTYServerMessageCode = "READ_ONLY"
+	PTYServerMessageCodeRuntimeError PTYServerMessageCode = "RUNTIME_ERROR"
+	PTYServerMessageCodeStartFailed  PTYServerMessageCode = "START_FAILED"
+)
+
+// Valid indicates whether the value is a known member of the PTYServerMessageCode enum.
+func (e PTYServerMessageCode) Valid() bool {
+	switch e {
+	case PTYServerMessageCodeInputFull:
+		return true
+	case PTYServerMessageCodeInvalidFrame:
+		return true
+	case PTYServerMessageCodeLagged:
+		return true
+	case PTYServerMessageCodeReadOnly:
+		return true
+	case PTYServerMessageCodeRuntimeError:
+		return true
+	case PTYServerMessageCodeStartFailed:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PTYServerMessageRole.
+const (
+	PTYServerMessageRoleHolder PTYServerMessageRole = "holder"
+	PTYServerMessageRoleViewer PTYServerMessageRole = "viewer"
+)
+
+// Valid indicates whether the value is a known member of the PTYServerMessageRole enum.
+func (e PTYServerMessageRole) Valid() bool {
+	switch e {
+	case PTYServerMessageRoleHolder:
+		return true
+	case PTYServerMessageRoleViewer:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PTYServerMessageType.
+const (
+	PTYServerMessageTypeConnected PTYServerMessageType = "connected"
+	PTYServerMessageTypeError     PTYServerMessageType = "error"
+	PTYServerMessageTypeExit      PTYServerMessageType = "exit"
+	PTYServerMessageTypePong      PTYServerMessageType = "pong"
+)
+
+// Valid indicates whether the value is a known member of the PTYServerMessageType enum.
+func (e PTYServerMessageType) Valid() bool {
+	switch e {
+	case PTYServerMessageTypeConnected:
+		return true
+	case PTYServerMessageTypeError:
+		return true
+	case PTYServerMessageTypeExit:
+		return true
+	case PTYServerMessageTypePong:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for RunCodeRequestOnBusy.
 const (
 	RunCodeRequestOnBusyFail  RunCodeRequestOnBusy = "fail"
@@ -343,6 +463,57 @@ func (e ListExecutionsParamsState) Valid() bool {
 	case ListExecutionsParamsStateFinished:
 		return true
 	case ListExecutionsParamsStateRunning:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ConnectPTYParamsPty.
+const (
+	ConnectPTYParamsPtyN0 ConnectPTYParamsPty = 0
+	ConnectPTYParamsPtyN1 ConnectPTYParamsPty = 1
+)
+
+// Valid indicates whether the value is a known member of the ConnectPTYParamsPty enum.
+func (e ConnectPTYParamsPty) Valid() bool {
+	switch e {
+	case ConnectPTYParamsPtyN0:
+		return true
+	case ConnectPTYParamsPtyN1:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ConnectPTYParamsTakeover.
+const (
+	ConnectPTYParamsTakeoverN0 ConnectPTYParamsTakeover = 0
+	ConnectPTYParamsTakeoverN1 ConnectPTYParamsTakeover = 1
+)
+
+// Valid indicates whether the value is a known member of the ConnectPTYParamsTakeover enum.
+func (e ConnectPTYParamsTakeover) Valid() bool {
+	switch e {
+	case ConnectPTYParamsTakeoverN0:
+		return true
+	case ConnectPTYParamsTakeoverN1:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ConnectPTYParamsMode.
+const (
+	ConnectPTYParamsModeViewer ConnectPTYParamsMode = "viewer"
+)
+
+// Valid indicates whether the value is a known member of the ConnectPTYParamsMode enum.
+func (e ConnectPTYParamsMode) Valid() bool {
+	switch e {
+	case ConnectPTYParamsModeViewer:
 		return true
 	default:
 		return false
@@ -482,6 +653,29 @@ type CreateContextRequest struct {
 
 	// Language Example: python
 	Language *string `json:"language,omitempty"`
+}
+
+// CreatePTYRequest defines model for CreatePTYRequest.
+type CreatePTYRequest struct {
+	// Cols Columns or rows; 0 or absent is the usual size, 80 by 24.
+	Cols *PTYSize `json:"cols,omitempty"`
+
+	// Command What to run instead of an interactive shell, at most 128 KiB.
+	Command *string `json:"command,omitempty"`
+	Cwd     *string `json:"cwd,omitempty"`
+
+	// Envs Environment variables, beside the daemon's own. Names are letters, digits and `_`, no digit first.
+	Envs Envs    `json:"envs,omitempty"`
+	GID  *UserID `json:"gid,omitempty"`
+
+	// Rows Columns or rows; 0 or absent is the usual size, 80 by 24.
+	Rows *PTYSize `json:"rows,omitempty"`
+	UID  *UserID  `json:"uid,omitempty"`
+}
+
+// CreatePTYResponse defines model for CreatePTYResponse.
+type CreatePTYResponse struct {
+	SessionID string `json:"session_id"`
 }
 
 // CreateSessionRequest defines model for CreateSessionRequest.
@@ -753,6 +947,115 @@ type OutputEvent struct {
 // OutputMode `lines` sends one event a line, without its end. `raw` sends chunks as they come, ends kept. `base64` sends
 // the same chunks exactly, in `data`.
 type OutputMode string
+
+// PTYClientMessage What a client of a terminal sends as text.
+type PTYClientMessage struct {
+	// Cols For resize; 0 is ignored.
+	Cols *int `json:"cols,omitempty"`
+
+	// Data Input for stdin.
+	Data *string `json:"data,omitempty"`
+	Rows *int    `json:"rows,omitempty"`
+
+	// Signal A name or number: SIGINT, INT, 2.
+	Signal *string `json:"signal,omitempty"`
+
+	// Type `signal` goes to the foreground process group; SIGINT, SIGQUIT and SIGTSTP drop input that has not been read,
+	// as their keys do. `pause` stops the output to this client, and if it holds the terminal the program as
+	// well, until `resume`.
+	Type PTYClientMessageType `json:"type"`
+}
+
+// PTYClientMessageType `signal` goes to the foreground process group; SIGINT, SIGQUIT and SIGTSTP drop input that has not been read,
+// as their keys do. `pause` stops the output to this client, and if it holds the terminal the program as
+// well, until `resume`.
+type PTYClientMessageType string
+
+// PTYMode defines model for PTYMode.
+type PTYMode string
+
+// PTYOperationRequest defines model for PTYOperationRequest.
+type PTYOperationRequest struct {
+	// Cols Columns or rows; 0 or absent is the usual size, 80 by 24.
+	Cols    *PTYSize `json:"cols,omitempty"`
+	Command *string  `json:"command,omitempty"`
+	Cwd     *string  `json:"cwd,omitempty"`
+
+	// Envs Environment variables, beside the daemon's own. Names are letters, digits and `_`, no digit first.
+	Envs Envs    `json:"envs,omitempty"`
+	GID  *UserID `json:"gid,omitempty"`
+
+	// OperationID As for `/command/operations`.
+	OperationID string `json:"operation_id"`
+
+	// Rows Columns or rows; 0 or absent is the usual size, 80 by 24.
+	Rows *PTYSize `json:"rows,omitempty"`
+	UID  *UserID  `json:"uid,omitempty"`
+}
+
+// PTYServerMessage What a terminal sends as text.
+type PTYServerMessage struct {
+	// Code With error.
+	Code *PTYServerMessageCode `json:"code,omitempty"`
+
+	// Error With error, for people.
+	Error *string `json:"error,omitempty"`
+
+	// ExitCode With exit.
+	ExitCode *int     `json:"exit_code,omitempty"`
+	Mode     *PTYMode `json:"mode,omitempty"`
+
+	// Offset With connected: of the output that follows.
+	Offset *int64                `json:"offset,omitempty"`
+	Role   *PTYServerMessageRole `json:"role,omitempty"`
+
+	// SessionID With connected.
+	SessionID *string              `json:"session_id,omitempty"`
+	Type      PTYServerMessageType `json:"type"`
+}
+
+// PTYServerMessageCode With error.
+type PTYServerMessageCode string
+
+// PTYServerMessageRole defines model for PTYServerMessage.Role.
+type PTYServerMessageRole string
+
+// PTYServerMessageType defines model for PTYServerMessage.Type.
+type PTYServerMessageType string
+
+// PTYSize Columns or rows; 0 or absent is the usual size, 80 by 24.
+type PTYSize = int
+
+// PTYStatus defines model for PTYStatus.
+type PTYStatus struct {
+	Cols int `json:"cols"`
+
+	// Command Empty for a shell.
+	Command string `json:"command"`
+
+	// Connected Whether a client holds it.
+	Connected bool      `json:"connected"`
+	CreatedAt time.Time `json:"created_at"`
+
+	// ExitCode 128+n for signal n.
+	ExitCode *int `json:"exit_code,omitempty"`
+
+	// LaunchAttempted Whether the program was ever started.
+	LaunchAttempted bool `json:"launch_attempted"`
+
+	// LaunchFailed Whether that failed.
+	LaunchFailed bool    `json:"launch_failed"`
+	Mode         PTYMode `json:"mode"`
+
+	// OutputOffset Bytes of output so far.
+	OutputOffset int64 `json:"output_offset"`
+	PID          *int  `json:"pid,omitempty"`
+	Rows         int   `json:"rows"`
+
+	// Running Whether the program runs now.
+	Running   bool   `json:"running"`
+	SessionID string `json:"session_id"`
+}
 
 // Permission What is absent, null or empty stays as it is.
 type Permission struct {
@@ -1071,6 +1374,9 @@ type LastEventID = int64
 // the same chunks exactly, in `data`.
 type Output = OutputMode
 
+// PTYID defines model for PTYID.
+type PTYID = string
+
 // Path defines model for Path.
 type Path = string
 
@@ -1272,6 +1578,30 @@ type UploadFilesMultipartBody struct {
 	Metadata FileMetadata `json:"metadata"`
 }
 
+// ConnectPTYParams defines parameters for ConnectPTY.
+type ConnectPTYParams struct {
+	// Pty 0 starts the program on pipes, with stdout and stderr apart, instead of in a terminal. The first holder decides.
+	Pty *ConnectPTYParamsPty `form:"pty,omitempty" json:"pty,omitempty"`
+
+	// Since Offset of the first byte of output wanted.
+	Since *int64 `form:"since,omitempty" json:"since,omitempty"`
+
+	// Takeover 1 takes the terminal over from who holds it.
+	Takeover *ConnectPTYParamsTakeover `form:"takeover,omitempty" json:"takeover,omitempty"`
+
+	// Mode A viewer only gets output, and is never in the way of anybody.
+	Mode *ConnectPTYParamsMode `form:"mode,omitempty" json:"mode,omitempty"`
+}
+
+// ConnectPTYParamsPty defines parameters for ConnectPTY.
+type ConnectPTYParamsPty int
+
+// ConnectPTYParamsTakeover defines parameters for ConnectPTY.
+type ConnectPTYParamsTakeover int
+
+// ConnectPTYParamsMode defines parameters for ConnectPTY.
+type ConnectPTYParamsMode string
+
 // SessionLogsParams defines parameters for SessionLogs.
 type SessionLogsParams struct {
 	// Cursor The byte to start at. One past the end answers empty, with the true end as next cursor.
@@ -1313,6 +1643,12 @@ type ReplaceInFilesJSONRequestBody ReplaceInFilesJSONBody
 
 // UploadFilesMultipartRequestBody defines body for UploadFiles for multipart/form-data ContentType.
 type UploadFilesMultipartRequestBody UploadFilesMultipartBody
+
+// CreatePTYJSONRequestBody defines body for CreatePTY for application/json ContentType.
+type CreatePTYJSONRequestBody = CreatePTYRequest
+
+// CreatePTYOperationJSONRequestBody defines body for CreatePTYOperation for application/json ContentType.
+type CreatePTYOperationJSONRequestBody = PTYOperationRequest
 
 // CreateSessionJSONRequestBody defines body for CreateSession for application/json ContentType.
 type CreateSessionJSONRequestBody = CreateSessionRequest

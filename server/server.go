@@ -59,7 +59,9 @@ type Server struct {
 	operations *operations
 	draining   atomic.Bool
 	sockets    sync.WaitGroup // connections taken over from net/http
-	closing    chan struct{}  // closed when they have to end
+	terminals  terminals
+	frames     sync.Pool     // *[]byte, for terminals' output
+	closing    chan struct{} // closed when they have to end
 }
 
 // New makes a Server.
@@ -72,6 +74,7 @@ func New(c Config) *Server {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.closing, s.operations = make(chan struct{}), newOperations()
+	s.frames.New = func() any { return new([]byte) }
 	s.echo.HTTPErrorHandler = s.onError
 	s.echo.IPExtractor = echo.ExtractIPDirect()
 	s.echo.Pre(requestID, s.catch)
@@ -126,6 +129,7 @@ func (s *Server) routes() {
 	e.DELETE("/code/contexts/:id", s.deleteContext)
 	e.POST("/code/contexts/:id/restart", s.restartContext)
 	e.POST("/code/input", s.codeInput)
+	s.terminalRoutes()
 	s.fileRoutes()
 }
 

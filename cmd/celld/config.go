@@ -34,6 +34,7 @@ type serveCmd struct {
 	Prewarm      bool   `env:"CELLD_PREWARM" help:"Start celld's own Jupyter Server at once and not at the first cell."`
 	MaxContexts  int    `env:"CELLD_MAX_CONTEXTS" default:"64" help:"Code contexts at the same time. 0: any number."`
 	MaxSessions  int    `env:"CELLD_MAX_SESSIONS" default:"1024" help:"Bash sessions at the same time. 0: any number."`
+	MaxTerminals int    `env:"CELLD_MAX_TERMINALS" default:"512" help:"Terminals whose program has not ended, at the same time. 0: any number."`
 
 	Keep    time.Duration `env:"CELLD_KEEP" default:"24h" help:"How long a finished execution is remembered."`
 	MaxKept int           `env:"CELLD_MAX_KEPT" default:"10000" help:"How many finished executions are remembered at the most."`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/celld/celld/internal/proctree"
 	"github.com/celld/celld/jupyter"
 	"github.com/celld/celld/openapi"
+	"github.com/celld/celld/ptyrun"
 	"github.com/celld/celld/shellrun"
 )
 
@@ -58,6 +60,7 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 	}
 	shell := &shellrun.Runner{Workspace: s.Workspace, Env: env, OOMScore: oomScore, Grace: backends.Grace}
 	bash, _ := exec.LookPath("bash") // absolute, or empty: sessions then say so
+	sh, _ := exec.LookPath("sh")
 	if r.hub, err = shellrun.NewSessions(filepath.Join(s.RunDir, sessionsDir)); err != nil {
 		return nil, err
 	}
@@ -82,6 +85,7 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 		backends.KindCommand:    command,
 		backends.KindBackground: command,
 		backends.KindSession:    &backends.Sessions{Hub: r.hub, Runner: shell, Bash: bash, Envs: envs},
+		backends.KindPTY:        &backends.Terminals{Runner: &ptyrun.Runner{Shell: cmp.Or(bash, sh)}, Shell: shell, Envs: envs},
 	}
 	for _, language := range kernelLanguages {
 		r.table[language] = kernels
@@ -153,7 +157,7 @@ func (r *runners) clear() error {
 func (r *runners) version(ctx context.Context) openapi.VersionInfo {
 	goVersion := runtime.Version()
 	info := openapi.VersionInfo{Version: version, Go: &goVersion}
-	for _, kind := range []string{backends.KindCommand, backends.KindSession} {
+	for _, kind := range []string{backends.KindCommand, backends.KindSession, backends.KindPTY} {
 		info.Backends = append(info.Backends, openapi.BackendInfo{Name: kind, Available: true})
 	}
 	specs, err := r.kernels.Kernelspecs(ctx, true)

@@ -100,7 +100,9 @@ func (s *serveCmd) run(ctx context.Context, l net.Listener, log *slog.Logger) er
 		Table: b.table, Aliases: aliases, Fallback: b.fallback,
 		Budget: hooks.NewBudget(logs, hooks.Limits{
 			Memory: s.MemoryPerExecution, MemoryTotal: s.MemoryTotal, Log: s.LogPerExecution, LogTotal: s.LogTotal}),
-		Keep: s.Keep, MaxKept: s.MaxKept, MaxContexts: s.MaxContexts, MaxSessions: s.MaxSessions,
+		Rings: map[string]*hooks.Budget{backends.KindPTY: hooks.NewBudget("", backends.RingLimits(s.MemoryTotal))},
+		MaxOf: s.maxOf(),
+		Keep:  s.Keep, MaxKept: s.MaxKept, MaxContexts: s.MaxContexts, MaxSessions: s.MaxSessions,
 		Log: log, Tracer: t.tracer, Meter: t.meter,
 	})
 	srv := server.New(server.Config{
@@ -113,6 +115,14 @@ func (s *serveCmd) run(ctx context.Context, l net.Listener, log *slog.Logger) er
 	defer s.answerProbes(l, log)()
 	log.Info("listening", "address", l.Addr().String(), "workspace", s.Workspace, "version", version)
 	return srv.Serve(ctx, l, func() { s.stop(ctx, controller, b, log) }, answerGrace)
+}
+
+// maxOf limits the kinds of executions of which there may be many without anybody noticing.
+func (s *serveCmd) maxOf() map[string]int {
+	if s.MaxTerminals == 0 {
+		return nil
+	}
+	return map[string]int{backends.KindPTY: s.MaxTerminals}
 }
 
 // stop ends everything that runs, within the time for a shutdown.
