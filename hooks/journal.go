@@ -61,6 +61,7 @@ type Journal struct {
 	records  []record
 	first    int64    // number of records dropped before records[0]
 	array    []record // what records is the end of
+	gone     [2]int64 // bytes of each stream in dropped records
 	dropped  int64    // position of the last record dropped; 1 when none is
 	pos      int64
 	bytes    int64 // offset in the store after the last record
@@ -398,6 +399,11 @@ func (j *Journal) drop(n int) {
 		return
 	}
 	j.dropped = j.records[n-1].pos
+	for _, r := range j.records[:n] {
+		if r.output() {
+			j.gone[r.kind] += r.size
+		}
+	}
 	clear(j.records[:n])
 	j.records = j.records[n:]
 	j.first += int64(n)

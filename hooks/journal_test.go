@@ -459,36 +459,58 @@ func TestAStoreThatCantBeReadEndsTheReaderAndLosesNothing(t *testing.T) {
 	}
 }
 
-func TestRangesFindTheBytesOfOneStream(t *testing.T) {
-	j := NewJournal(Config{})
-	j.OnInit(Init{})
-	for i := range 100 {
-		stream := j.OnStdout
-		if i%3 == 0 {
-			stream = j.OnStderr
-		}
-		stream(Output{Data: fmt.Appendf(nil, "%d\n", i)})
-		j.OnResult(Result{Data: map[string]json.RawMessage{"text/plain": []byte(`"noise"`)}})
-	}
-	_, end := j.Store().Bounds()
-	for k, stderr := range []bool{false, true} {
-		var got, want []byte
-		for from := int64(0); from < end; from += 7 {
-			for _, r := range j.Ranges(stderr, from, min(end, from+7)) {
-				p := make([]byte, r.To-r.From)
-				if n, err := j.Store().ReadAt(p, r.From); err != nil || n != len(p) {
-					t.Fatal(n, err)
-				}
-				got = append(got, p...)
-			}
-		}
+func TestSectionsAreOfOneStream(t *testing.T) {
+	for _, dropped := range []bool{false, true} {
+		j := NewJournal(Config{})
+		j.OnInit(Init{})
+		var want [2]string
 		for i := range 100 {
-			if i%3 == 0 == stderr {
-				want = fmt.Appendf(want, "%d\n", i)
+			k, stream := 0, j.OnStdout
+			if i%3 == 0 {
+				k, stream = 1, j.OnStderr
 			}
+			text := fmt.Sprintf("%d\n", i)
+			want[k] += text
+			stream(Output{Data: []byte(text)})
+			j.OnResult(Result{Data: map[string]json.RawMessage{"text/plain": []byte(`"noise"`)}})
 		}
-		if string(got) != string(want) {
-			t.Fatalf("stream %d: %q, want %q", k, got, want)
+		j.OnComplete(Complete{})
+		j.Store().Append([]byte("late"))
+		if dropped {
+			j.mu.Lock()
+			j.drop(60)
+			j.mu.Unlock()
+		}
+		for k, stderr := range []bool{false, true} {
+			gone := j.gone[k]
+			if dropped != (gone > 0) {
+				t.Fatalf("stream %d: %d bytes gone", k, gone)
+			}
+			var got []byte
+			for cursor := int64(0); ; {
+				ranges, next := j.Section(stderr, cursor, 7)
+				before := len(got)
+				for _, r := range ranges {
+					p := make([]byte, r.To-r.From)
+					if n, err := j.Store().ReadAt(p, r.From); err != nil || n != len(p) {
+						t.Fatal(n, err)
+					}
+					got = append(got, p...)
+				}
+				if len(got) == before {
+					break
+				}
+				if n := len(got) - before; next != max(cursor, gone)+int64(n) || n > 7 {
+					t.Fatalf("stream %d: %d bytes from %d, then %d", k, n, cursor, next)
+				}
+				cursor = next
+			}
+			if string(got) != want[k][gone:] {
+				t.Errorf("stream %d: %q, want %q", k, got, want[k][gone:])
+			}
+			if r, next := j.Section(stderr, 1<<40, 7); r != nil || next != int64(len(want[k])) {
+				t.Errorf("stream %d: past its end %v, %d", k, r, next)
+			}
 		}
 	}
 }

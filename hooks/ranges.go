@@ -5,25 +5,35 @@ import "context"
 // Range is a run of bytes in a store, From included and To not.
 type Range struct{ From, To int64 }
 
-// Ranges returns where in the store, between from and to, the bytes of one stream lie, in order.
-func (j *Journal) Ranges(stderr bool, from, to int64) []Range {
+// Section returns where in the store the bytes of one stream lie, in order: at most most of them, from its byte from on.
+// next is the stream's byte after them. What is no longer kept is passed over, and what came after the terminal event
+// belongs to neither stream.
+func (j *Journal) Section(stderr bool, from, most int64) (all []Range, next int64) {
 	k := kindStdout
 	if stderr {
 		k = kindStderr
 	}
+	base, _ := j.store.Bounds()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var all []Range
+	next = j.gone[k]
 	for _, r := range j.records {
 		if r.kind != k {
 			continue
 		}
-		a, b := max(r.off, from), min(r.off+r.size, to)
-		if a < b {
-			all = append(all, Range{a, b})
+		first := next
+		next += r.size
+		a := max(from-first, base-r.off, 0)
+		if a >= r.size {
+			continue
+		}
+		b := min(r.size, a+most)
+		all = append(all, Range{r.off + a, r.off + b})
+		if most -= b - a; most == 0 {
+			return all, first + b
 		}
 	}
-	return all
+	return all, next
 }
 
 // Write is Append for those who want an io.Writer. It never fails.

@@ -424,6 +424,24 @@ func (e WaitResultEvent) Valid() bool {
 	}
 }
 
+// Defines values for ListCommandsParamsState.
+const (
+	ListCommandsParamsStateFinished ListCommandsParamsState = "finished"
+	ListCommandsParamsStateRunning  ListCommandsParamsState = "running"
+)
+
+// Valid indicates whether the value is a known member of the ListCommandsParamsState enum.
+func (e ListCommandsParamsState) Valid() bool {
+	switch e {
+	case ListCommandsParamsStateFinished:
+		return true
+	case ListCommandsParamsStateRunning:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListExecutionsParamsKind.
 const (
 	ListExecutionsParamsKindBackgroundCommand ListExecutionsParamsKind = "background-command"
@@ -1182,8 +1200,9 @@ type RunCommandRequest struct {
 	// the same chunks exactly, in `data`.
 	Output *OutputMode `json:"output,omitempty"`
 
-	// Rlimits Resource limits by name: as, core, cpu, data, fsize, memlock, nofile, nproc, stack. Bytes, seconds or a
-	// count, as setrlimit(2) has it.
+	// Rlimits Resource limits of each process: cpu_s (seconds of CPU time), memory_bytes (address space), nofile
+	// (descriptors), nproc (processes of the user; doesn't bind root), fsize_bytes (size of a file that is
+	// written). One above celld's own limit is that limit.
 	Rlimits map[string]int64 `json:"rlimits,omitempty"`
 
 	// SessionID Run it in this session, made on first use; with `background`, beside that session's shell.
@@ -1324,11 +1343,17 @@ type WaitRequest struct {
 	// Exit The end of the command.
 	Exit *bool `json:"exit,omitempty"`
 
+	// Path With `port`: not only listens, but answers a GET of this path over HTTP.
+	Path *string `json:"path,omitempty"`
+
 	// Pattern A regular expression, as in RE2, that a line of output matches; also one already written.
 	Pattern *string `json:"pattern,omitempty"`
 
 	// Port A TCP port that somebody listens on.
 	Port *int `json:"port,omitempty"`
+
+	// Status With `path`: with this status. Without it any from 200 to 399 will do.
+	Status *int `json:"status,omitempty"`
 
 	// Timeout Milliseconds until the run is ended. 0 means none; absent means the default of its session or context.
 	Timeout *Timeout `json:"timeout,omitempty"`
@@ -1347,6 +1372,9 @@ type WaitResult struct {
 
 	// Port With `port`.
 	Port *int `json:"port,omitempty"`
+
+	// Status With `port`, when a path was asked for: the status of the answer.
+	Status *int `json:"status,omitempty"`
 }
 
 // WaitResultEvent What came first.
@@ -1417,6 +1445,14 @@ type InterruptCommandParams struct {
 	// ID The id of a command, an execution, a session or a context.
 	ID QueryID `form:"id" json:"id"`
 }
+
+// ListCommandsParams defines parameters for ListCommands.
+type ListCommandsParams struct {
+	State *ListCommandsParamsState `form:"state,omitempty" json:"state,omitempty"`
+}
+
+// ListCommandsParamsState defines parameters for ListCommands.
+type ListCommandsParamsState string
 
 // CommandLogsParams defines parameters for CommandLogs.
 type CommandLogsParams struct {

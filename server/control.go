@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"regexp"
 	"strconv"
@@ -23,6 +24,9 @@ import (
 
 // portInterval is how often a port is looked at while somebody waits for it: listen(2) raises no event.
 const portInterval = 25 * time.Millisecond
+
+// answerTimeout is how long a server that is waited for may take to answer before it is asked again.
+const answerTimeout = 10 * time.Second
 
 // command returns the command that a path names.
 func (s *Server) command(c echo.Context) (*backends.Execution, error) {
@@ -148,14 +152,21 @@ func (s *Server) waitCommand(c echo.Context) error {
 // wait is what a client waits for.
 type wait struct {
 	port    int
+	path    string // what has to be answered over HTTP; "": listening is enough
+	status  int    // with this status; 0: from 200 to 399
 	pattern *regexp.Regexp
 	timeout time.Duration // 0: none
 }
 
 func newWait(q *openapi.WaitRequest) (*wait, error) {
-	w := &wait{port: value(q.Port)}
-	if q.Port != nil && (w.port < 1 || w.port > 65535) {
+	w := &wait{port: value(q.Port), path: value(q.Path), status: value(q.Status)}
+	switch {
+	case q.Port != nil && (w.port < 1 || w.port > 65535):
 		return nil, badRequest("port must be between 1 and 65535")
+	case q.Path != nil && (q.Port == nil || !strings.HasPrefix(w.path, "/") || !validTarget(w.path)):
+		return nil, badRequest("path must be one of a URL, begin with / and come with port")
+	case q.Status != nil && (q.Path == nil || w.status < 100 || w.status > 599):
+		return nil, badRequest("status must be between 100 and 599 and needs path")
 	}
 	if q.Pattern != nil {
 		re, err := regexp.Compile(*q.Pattern)
@@ -167,6 +178,11 @@ func newWait(q *openapi.WaitRequest) (*wait, error) {
 	d, err := timeout(q.Timeout)
 	w.timeout = value(d)
 	return w, err
+}
+
+func validTarget(path string) bool {
+	_, err := url.ParseRequestURI(path)
+	return err == nil
 }
 
 // wait returns what came first. Its goroutines have ended when it returns.
@@ -215,16 +231,14 @@ func (w *wait) wait(ctx context.Context, e *backends.Execution) (*openapi.WaitRe
 	return &openapi.WaitResult{Event: openapi.WaitResultEventExit, ExitCode: e.Outcome().ExitCode}, nil
 }
 
-// untilPort returns when somebody listens on the port, nil when ctx is done or the command has ended.
+// untilPort returns when somebody listens on the port and, if that is wanted, answers over HTTP; nil when ctx is done or
+// the command has ended.
 func (w *wait) untilPort(ctx context.Context, e *backends.Execution) *openapi.WaitResult {
 	ticker := time.NewTicker(portInterval)
 	defer ticker.Stop()
-	dialer := net.Dialer{Timeout: time.Second}
 	for {
-		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(w.port)))
-		if err == nil {
-			conn.Close()
-			return &openapi.WaitResult{Event: openapi.WaitResultEventPort, Port: &w.port}
+		if r := w.tryPort(ctx); r != nil {
+			return r
 		}
 		select {
 		case <-ticker.C:
@@ -234,6 +248,36 @@ func (w *wait) untilPort(ctx context.Context, e *backends.Execution) *openapi.Wa
 			return nil
 		}
 	}
+}
+
+// tryPort returns nil when nobody is there yet.
+func (w *wait) tryPort(ctx context.Context) *openapi.WaitResult {
+	address := net.JoinHostPort("localhost", strconv.Itoa(w.port))
+	found := &openapi.WaitResult{Event: openapi.WaitResultEventPort, Port: &w.port}
+	dialer := net.Dialer{Timeout: time.Second}
+	if w.path == "" {
+		conn, err := dialer.DialContext(ctx, "tcp", address)
+		if err != nil {
+			return nil
+		}
+		conn.Close()
+		return found
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+w.path, nil)
+	if err != nil {
+		return nil
+	}
+	transport := &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true, ResponseHeaderTimeout: answerTimeout}
+	resp, err := transport.RoundTrip(req) // no proxy, no redirects
+	if err != nil {
+		return nil
+	}
+	resp.Body.Close()
+	if w.status == 0 && resp.StatusCode >= 200 && resp.StatusCode < 400 || resp.StatusCode == w.status {
+		found.Status = &resp.StatusCode
+		return found
+	}
+	return nil
 }
 
 // untilLine returns the first line that matches, nil when there is none.

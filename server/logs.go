@@ -20,17 +20,29 @@ func (s *Server) commandLog(c echo.Context) error {
 	}
 	switch stream := c.QueryParam("stream"); stream {
 	case "":
-		return sendLog(c, e.Log(), nil)
+		return sendLog(c, e.Log(), whole(e.Log()))
 	case "stdout", "stderr":
-		return sendLog(c, e.Log(), func(from, to int64) []hooks.Range { return e.Journal.Ranges(stream == "stderr", from, to) })
+		return sendLog(c, e.Log(), func(cursor int64) ([]hooks.Range, int64) {
+			return e.Journal.Section(stream == "stderr", cursor, maxLog)
+		})
 	default:
 		return badQuery("stream must be stdout or stderr, not %q", stream)
 	}
 }
 
-// sendLog answers with the bytes of a log from the cursor on; the next cursor is in a header. Bytes that are no longer
-// kept are passed over. With pick only the ranges that it names are sent.
-func sendLog(c echo.Context, log *hooks.Store, pick func(from, to int64) []hooks.Range) error {
+// whole gives the bytes of a log that come after a cursor, as far as they fit into one answer, and the cursor after
+// them. Bytes that are no longer kept are passed over.
+func whole(log *hooks.Store) func(cursor int64) ([]hooks.Range, int64) {
+	return func(cursor int64) ([]hooks.Range, int64) {
+		base, end := log.Bounds()
+		from := min(max(cursor, base), end)
+		to := min(end, from+maxLog)
+		return []hooks.Range{{From: from, To: to}}, to
+	}
+}
+
+// sendLog answers with the bytes of a log that pick names for the cursor; the next cursor is in a header.
+func sendLog(c echo.Context, log *hooks.Store, pick func(cursor int64) ([]hooks.Range, int64)) error {
 	cursor := int64(0)
 	if text := c.QueryParam("cursor"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
@@ -39,19 +51,13 @@ func sendLog(c echo.Context, log *hooks.Store, pick func(from, to int64) []hooks
 		}
 		cursor = n
 	}
-	base, end := log.Bounds()
-	from := min(max(cursor, base), end)
-	to := min(end, from+maxLog)
-	ranges := []hooks.Range{{From: from, To: to}}
-	if pick != nil {
-		ranges = pick(from, to)
-	}
+	ranges, next := pick(cursor)
 	size := int64(0)
 	for _, r := range ranges {
 		size += r.To - r.From
 	}
 	h := c.Response().Header()
-	h.Set(headerCursor, strconv.FormatInt(to, 10))
+	h.Set(headerCursor, strconv.FormatInt(next, 10))
 	h.Set(echo.HeaderContentType, "text/plain; charset=utf-8")
 	h.Set(echo.HeaderContentLength, strconv.FormatInt(size, 10))
 	c.Response().WriteHeader(http.StatusOK)

@@ -120,5 +120,5 @@ func (s *Server) sessionLog(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return sendLog(c, log, nil)
+	return sendLog(c, log, whole(log))
 }
