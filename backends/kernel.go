@@ -3,7 +3,6 @@ package backends
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 
@@ -120,8 +119,9 @@ func kernelRefusal(err error) error {
 	switch {
 	case errors.As(err, &none):
 		return &Error{Fault: Invalid, Message: none.Error(), Err: err}
-	case errors.Is(err, jupyter.ErrUnavailable):
-		return &Error{Fault: Unavailable, Message: err.Error(), Err: err}
+	case errors.Is(err, jupyter.ErrClosed):
+		return &Error{Fault: NoContext, Message: "the context was deleted meanwhile", Err: err}
 	}
-	return fmt.Errorf("kernel: %w", err)
+	// The server can't be had, or the kernel can't be started: what is installed here is at fault.
+	return &Error{Fault: Unavailable, Message: err.Error(), Err: err}
 }

@@ -24,6 +24,9 @@ func (k *Kernel) stop(ctx context.Context, c *conn, r *run) error {
 	unwound := make(chan fate, 1)
 	k.after(ctx, func(ctx context.Context) {
 		f := k.unwind(ctx, c, r)
+		if f != untouched { // what doesn't heed interrupts, or was being born, ends with the cell
+			k.killChildren(ctx, r)
+		}
 		unwound <- f
 		if f == restarted {
 			return

@@ -91,22 +91,29 @@ func TestCellsAreInterrupted(t *testing.T) {
 		}
 	})
 	for name, code := range map[string]string{
-		"by the shell": "print('go', flush=True)\n!sleep 97.61 >%[1]s; sleep 97.61 >%[1]s",
-		"by a program": "import subprocess\nprint('go', flush=True)\nsubprocess.run('(sleep 97.62 & sleep 97.62 & trap \"\" INT; wait) >%[1]s', shell=True)",
+		"by the shell": "!echo up; sleep 97.61 >%[1]s; sleep 97.61 >%[1]s",
+		"by a program": "import subprocess\nsubprocess.run('(sleep 97.62 & setsid sleep 97.62 & trap \"\" INT; echo up >&3; sleep 97.62) 3>&1 >%[1]s', shell=True)",
 	} {
 		t.Run("with what was started "+name, func(t *testing.T) {
 			d := shared.in(t)
 			path, gone := pipe(t)
 			s := d.begin(id, fmt.Sprintf(code, path))
-			s.until(prints("go"))
+			s.until(prints("up"))
 			interrupt(t, id)
-			if o := s.rest(); o.end.Type == "" {
-				t.Errorf("ended with %+v", o.end)
-			}
+			s.rest()
 			gone()
 			d.says(id, "print(v)", "5\n")
 		})
 	}
+	t.Run("and what earlier cells started goes on", func(t *testing.T) {
+		d := shared.in(t)
+		d.says(id, "import subprocess, time\nearlier = subprocess.Popen(['sleep', '97.66'], start_new_session=True)\ntime.sleep(0.1)", "")
+		s := d.begin(id, forever)
+		s.until(prints("go"))
+		interrupt(t, id)
+		s.rest()
+		d.says(id, "print(earlier.poll()); earlier.kill(); earlier.wait()", "None\n")
+	})
 	t.Run("when nothing else helps with their kernel", func(t *testing.T) {
 		d := shared.in(t)
 		c := d.context()
