@@ -7,7 +7,7 @@
 # default python3, 3.11 or newer. Does nothing, at once, when all is there already. As root on Debian it installs
 # what python3 lacks (python3-venv) by apt.
 #
-# On a machine with two cores: 35 s with a warm package cache, 470 MB on disk.
+# It takes 45 s of one core and 490 MB on disk; a second call takes no time.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)

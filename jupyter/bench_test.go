@@ -9,7 +9,7 @@ import (
 )
 
 // bare is the smallest honest client of a kernel: it sends a cell, reads until reply and idle, and keeps nothing.
-func bare(b *testing.B, ws *websocket.Conn, code string) (bytes int) {
+func bare(b *testing.B, ws socket, code string) (bytes int) {
 	b.Helper()
 	head := requestHeader{ID: newID(), Session: "bare", Type: "execute_request", Version: protocolVersion}
 	frame, err := request{channel: shellChannel, header: head, content: executeContent{Code: code, StoreHistory: true, Expressions: emptyObject}}.encode(true)

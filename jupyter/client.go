@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -338,8 +339,8 @@ func statusError(code int, body []byte) error {
 }
 
 // dial opens the WebSocket of a kernel. The server answers once the kernel has: that may take its start.
-// session names the client's end; the kernel's own messages to it carry it.
-func (c *Client) dial(ctx context.Context, kernelID, session string) (*websocket.Conn, error) {
+// session names the client's end.
+func (c *Client) dial(ctx context.Context, kernelID, session string) (socket, error) {
 	u := *c.base
 	u.Scheme = strings.Replace(u.Scheme, "http", "ws", 1)
 	u = *u.JoinPath("api", "kernels", kernelID, "channels")
@@ -352,38 +353,58 @@ func (c *Client) dial(ctx context.Context, kernelID, session string) (*websocket
 			return ws, nil
 		}
 		if resp == nil {
-			return nil, unavailable(ctx, err)
+			return socket{}, unavailable(ctx, err)
 		}
 		data, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
 		resp.Body.Close()
 		location, lerr := resp.Location()
 		if resp.StatusCode < 300 || resp.StatusCode >= 400 || lerr != nil {
-			return nil, statusError(resp.StatusCode, data)
+			return socket{}, statusError(resp.StatusCode, data)
 		}
 		next := *location
 		next.Scheme = strings.Replace(next.Scheme, "http", "ws", 1)
 		if next.Scheme != u.Scheme || next.Host != u.Host {
-			return nil, fmt.Errorf("%w: redirected to another server, %s", ErrUnavailable, next.Host)
+			return socket{}, fmt.Errorf("%w: redirected to another server, %s", ErrUnavailable, next.Host)
 		}
 		u = next
 	}
-	return nil, fmt.Errorf("%w: too many redirects", ErrUnavailable)
+	return socket{}, fmt.Errorf("%w: too many redirects", ErrUnavailable)
+}
+
+// socket is a kernel's WebSocket.
+type socket struct {
+	*websocket.Conn
+	received *atomic.Uint64 // bytes
 }
 
 // handshake is the dialer's, but ends with ctx also while it waits for the server's answer.
-func (c *Client) handshake(ctx context.Context, u string, header http.Header) (*websocket.Conn, *http.Response, error) {
+func (c *Client) handshake(ctx context.Context, u string, header http.Header) (socket, *http.Response, error) {
 	stop := func() bool { return true }
+	var received atomic.Uint64
 	dialer := c.dialer
 	dialer.NetDialContext = func(dialing context.Context, network, addr string) (net.Conn, error) {
 		nc, err := c.dialer.NetDialContext(dialing, network, addr)
-		if err == nil {
-			stop = context.AfterFunc(ctx, func() { _ = nc.Close() })
+		if err != nil {
+			return nil, err
 		}
-		return nc, err
+		stop = context.AfterFunc(ctx, func() { _ = nc.Close() })
+		return countedConn{nc, &received}, nil
 	}
 	ws, resp, err := dialer.DialContext(ctx, u, header)
 	if !stop() && err == nil { // ctx ended and closed it
-		return nil, nil, context.Cause(ctx)
+		return socket{}, nil, context.Cause(ctx)
 	}
-	return ws, resp, err
+	return socket{ws, &received}, resp, err
+}
+
+// countedConn counts the bytes that come in.
+type countedConn struct {
+	net.Conn
+	received *atomic.Uint64
+}
+
+func (c countedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.received.Add(uint64(n))
+	return n, err
 }

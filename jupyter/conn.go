@@ -39,14 +39,14 @@ func (l *loss) failure() *hooks.ExecError { return execError(l.name, l.detail) }
 // conn is one WebSocket to one kernel, kept open. Its reader calls the hooks of the run that is on, so that a hook
 // that blocks keeps the socket from being read.
 type conn struct {
-	ws      *websocket.Conn
+	ws      socket
 	v1      bool
 	session string // our end's name, new for each connection: what the server kept for the old one is stale
 
 	writing chan struct{}       // holds the right to write
 	current atomic.Pointer[run] // set by who holds the kernel
-	pongs   atomic.Uint64
-	wake    chan struct{} // tells watch that there is a run
+	reader  atomic.Int32        // what the reader does
+	wake    chan struct{}       // tells watch that there is a run
 
 	mu    sync.Mutex
 	asked map[string]question // requests other than cells, by msg_id
@@ -56,6 +56,13 @@ type conn struct {
 	done sync.WaitGroup
 }
 
+// What a connection's reader does.
+const (
+	readerWaits   int32 = iota // for a frame to begin
+	readerReads                // the rest of a frame
+	readerHandles              // a frame, and may be in a hook
+)
+
 // question is a request that is no cell. Both channels have room for one.
 type question struct {
 	reply chan json.RawMessage
@@ -63,7 +70,7 @@ type question struct {
 }
 
 // newConn takes ws over, which was dialed as session. probe asks the server for the kernel's state. close ends it, the end of ctx doesn't.
-func newConn(ctx context.Context, ws *websocket.Conn, session string, probe func(context.Context) (KernelModel, error)) *conn {
+func newConn(ctx context.Context, ws socket, session string, probe func(context.Context) (KernelModel, error)) *conn {
 	c := &conn{
 		ws:      ws,
 		v1:      ws.Subprotocol() == subprotocol,
@@ -73,7 +80,6 @@ func newConn(ctx context.Context, ws *websocket.Conn, session string, probe func
 		asked:   make(map[string]question),
 		lost:    make(chan struct{}),
 	}
-	ws.SetPongHandler(func(string) error { c.pongs.Add(1); return nil })
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.done.Go(func() { defer cancel(); c.read() })
 	c.done.Go(func() { c.watch(ctx, probe) })
@@ -133,10 +139,12 @@ func (c *conn) read() {
 func (c *conn) readMessages() error {
 	var buf bytes.Buffer
 	for {
+		c.reader.Store(readerWaits)
 		kind, r, err := c.ws.NextReader()
 		if err != nil {
 			return err
 		}
+		c.reader.Store(readerReads)
 		if buf.Cap() > keepBuffer && buf.Len() < keepBuffer/4 { // the burst is over
 			buf = bytes.Buffer{}
 		}
@@ -154,6 +162,7 @@ func (c *conn) readMessages() error {
 			}
 			continue
 		}
+		c.reader.Store(readerHandles)
 		m, err := c.parse(kind, buf.Bytes())
 		if err != nil {
 			continue // not a message: whoever waits for one that was in it is told by watch

@@ -84,11 +84,9 @@ func TestInterruptBeforeTheKernelBegins(t *testing.T) {
 	want(t, k, "import time; v = 5", "")
 	for range 30 {
 		ctx, cancel := context.WithCancelCause(t.Context())
+		_, done := background(t, ctx, k, ExecuteRequest{Code: "while True: time.sleep(0.1)"})
 		cancel(errInterrupted)
-		_, err := func() (*tape, error) {
-			p := newTape()
-			return p, k.Execute(ctx, ExecuteRequest{Code: "while True: time.sleep(0.1)"}, p)
-		}()
+		err := <-done
 		var e *hooks.ExecError
 		if !errors.As(err, &e) || e.Name != nameStopped && e.Name != nameInterrupted {
 			t.Fatalf("got %v", err)

@@ -85,8 +85,10 @@ func (k *Kernel) Execute(ctx context.Context, req ExecuteRequest, h hooks.Hooks)
 		k.release()
 		return k.notBegun(ctx, err)
 	}
-	if lost := k.takeLost(); lost != "" && !req.Silent {
-		h.OnStatus(hooks.Status{State: hooks.StateKernelRestarted, Detail: lost})
+	if !req.Silent {
+		if lost := k.takeLost(); lost != "" {
+			h.OnStatus(hooks.Status{State: hooks.StateKernelRestarted, Detail: lost})
+		}
 	}
 	return k.execute(ctx, c, req, h)
 }
@@ -218,10 +220,8 @@ func (k *Kernel) after(ctx context.Context, f func(context.Context)) {
 
 // take waits for the turn.
 func (k *Kernel) take(ctx context.Context) error {
-	select {
-	case k.turn <- struct{}{}:
-		return nil
-	default:
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	select {
 	case k.turn <- struct{}{}:

@@ -91,14 +91,16 @@ func (k *Kernel) connect(ctx context.Context, client *Client) (*conn, error) {
 	}
 	k.mu.Unlock()
 	c, err := k.dial(ctx, client, session.Kernel.ID, had != nil)
-	if err != nil {
-		return nil, err
-	}
-	if err := k.adopt(ctx, c); err != nil {
+	if err == nil {
+		if err = k.adopt(ctx, c); err == nil {
+			return c, nil
+		}
 		c.close(&loss{name: nameUnavailable, detail: err.Error()})
-		return nil, err
 	}
-	return c, nil
+	if closed(k.closing) { // Close may not have seen the session
+		_ = client.DeleteSession(context.WithoutCancel(ctx), session.ID)
+	}
+	return nil, err
 }
 
 // dial opens the WebSocket; again says that there was one before. A kernel that died at its start is forgotten, so

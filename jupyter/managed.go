@@ -28,6 +28,8 @@ const (
 	stopGrace    = 2 * time.Second         // for server and kernels to end by themselves
 )
 
+const maxSocketPath = 107 // unix(7)
+
 // ManagedConfig says how to run a server of our own.
 type ManagedConfig struct {
 	Prefix     string   // where celld's helpers are installed; Prefix/python/bin is looked at before PATH
@@ -193,6 +195,9 @@ func (m *Managed) start(ctx context.Context, in *instance, log *logFile) (*Clien
 	found, err := Locate(m.cfg.Prefix, m.cfg.Env)
 	if err != nil {
 		return nil, err
+	}
+	if n := len(in.dir) + len("/s"); n > maxSocketPath {
+		return nil, fmt.Errorf("%w: the run directory's path is too long for a socket: %s", ErrUnavailable, m.cfg.RunDir)
 	}
 	token := newID()
 	ready, err := m.spawn(in, found, token, log)

@@ -66,6 +66,16 @@ func TestServerThatNeverStartsIsGivenUp(t *testing.T) {
 	}
 }
 
+func TestRunDirectoryThatIsTooDeepIsNamed(t *testing.T) {
+	needPython(t)
+	deep := filepath.Join(t.TempDir(), strings.Repeat("d", 100))
+	m := NewManaged(ManagedConfig{Prefix: prefix(), RunDir: deep})
+	defer m.Close(t.Context())
+	if _, err := m.Client(t.Context()); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "too long") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestServerIsStartedOnceForAll(t *testing.T) {
 	needPython(t)
 	m, _ := ownServer(t)

@@ -266,7 +266,7 @@ func (r *run) result(res hooks.Result) {
 }
 
 // gate lets one goroutine at a time into the hooks until it is shut; shut returns when nobody is inside. It is no
-// mutex since a hook may block and others must be able to see that.
+// mutex since a hook may block.
 type gate struct {
 	state atomic.Int32
 	left  atomic.Pointer[chan struct{}]
@@ -286,9 +286,6 @@ func (g *gate) leave() {
 		close(*g.left.Load())
 	}
 }
-
-// taken says whether somebody is inside.
-func (g *gate) taken() bool { return g.state.Load() == gateTaken }
 
 // shut keeps everybody out from now on. It is called once.
 func (g *gate) shut() {

@@ -64,7 +64,8 @@ func (s *Server) suspect(c *Client) {
 	}
 }
 
-// Kernelspecs returns the kernelspecs the server has, by name: as last listed unless refresh is set.
+// Kernelspecs returns the kernelspecs the server has, by name: as last listed unless refresh is set. The map is not
+// to be changed.
 func (s *Server) Kernelspecs(ctx context.Context, refresh bool) (map[string]Kernelspec, error) {
 	s.mu.Lock()
 	specs := s.specs
@@ -146,6 +147,9 @@ type OpenRequest struct {
 // [ErrUnavailable] and takes at most 5 s. On a server that isn't ours, Cwd and Env are set by a silent first cell, in
 // Python only.
 func (s *Server) Open(ctx context.Context, req OpenRequest) (*Kernel, error) {
+	if req.ID == "" || strings.ContainsAny(req.ID, "/\x00") {
+		return nil, fmt.Errorf("open kernel: %q is no id", req.ID)
+	}
 	spec, err := s.Kernelspec(ctx, req.Language)
 	if err != nil {
 		return nil, err

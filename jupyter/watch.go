@@ -58,20 +58,21 @@ func (c *conn) watchRuns(ctx context.Context, probe func(context.Context) (Kerne
 
 // vigil is what the watch remembers of one run from one look to the next.
 type vigil struct {
-	run   *run
-	seen  uint64 // messages of the run
-	pongs uint64
-	pings int             // without a pong, in a row
-	fence <-chan struct{} // closed once the kernel has answered a request sent after the cell
-	over  int             // looks in a row at which the cell seemed to be over
+	run      *run
+	seen     uint64          // messages of the run
+	received uint64          // bytes
+	pings    int             // in a row to which nothing came
+	fence    <-chan struct{} // closed once the kernel has answered a request sent after the cell
+	over     int             // looks in a row at which the cell seemed to be over
 }
 
 // look finds out whether r can still end. It sees three things: a server that doesn't answer, a socket that is dead
 // although nobody closed it, and a cell that is over although its end hasn't come. A run that makes progress is left
 // alone.
 func (c *conn) look(ctx context.Context, w *vigil, r *run, probe func(context.Context) (KernelModel, error)) *loss {
-	if seen := r.seen.Load(); w.run != r || w.seen != seen && !r.gate.taken() {
-		*w = vigil{run: r, seen: seen, pongs: c.pongs.Load()}
+	seen, received, reader := r.seen.Load(), c.ws.received.Load(), c.reader.Load()
+	if w.run != r || w.seen != seen || reader == readerReads && w.received != received {
+		*w = vigil{run: r, seen: seen, received: received}
 		return nil
 	}
 	pctx, cancel := context.WithTimeout(ctx, probeLimit)
@@ -84,11 +85,11 @@ func (c *conn) look(ctx context.Context, w *vigil, r *run, probe func(context.Co
 		return &loss{name: nameDied, detail: "the kernel died or was removed; its state is lost", fresh: true}
 	case errors.Is(err, ErrUnavailable):
 		return &loss{name: nameUnavailable, detail: err.Error()}
-	case err != nil || r.gate.taken():
+	case err != nil || reader == readerHandles || c.reader.Load() != reader:
 		return nil
 	}
-	if pongs := c.pongs.Load(); pongs != w.pongs {
-		w.pongs, w.pings = pongs, 0
+	if received != w.received {
+		w.received, w.pings = received, 0
 	} else if w.pings == watchLooks-1 {
 		return &loss{name: nameUnavailable, detail: "the connection to the kernel is dead"}
 	}
