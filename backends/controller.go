@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -279,6 +280,7 @@ func (c *Controller) finish(ctx context.Context, e *Execution, run *Run, turn *p
 	} else {
 		e.Journal.OnComplete(complete)
 	}
+	runtime.Gosched() // the reader first, then the log
 	c.report(ctx, e, now.Sub(e.Started))
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"math/bits"
 	"strconv"
 	"unicode/utf8"
 )
@@ -22,11 +23,10 @@ func appendJSON[T ~string | ~[]byte](b []byte, s T) []byte {
 	b = append(b, '"')
 	start := 0
 	for i := 0; i < len(s); {
-		c := s[i]
-		if plain[c] {
-			i++
-			continue
+		if i += plainRun(s[i:]); i == len(s) {
+			break
 		}
+		c := s[i]
 		if c < utf8.RuneSelf {
 			b = append(b, s[start:i]...)
 			b = appendEscape(b, c)
@@ -46,6 +46,31 @@ func appendJSON[T ~string | ~[]byte](b []byte, s T) []byte {
 	}
 	b = append(b, s[start:]...)
 	return append(b, '"')
+}
+
+// plainRun returns how many bytes at the start of s stand for themselves. It looks at eight at a time.
+func plainRun[T ~string | ~[]byte](s T) int {
+	const (
+		ones  = 0x0101010101010101
+		highs = 0x8080808080808080
+	)
+	i := 0
+	for ; i+8 <= len(s); i += 8 {
+		w := s[i : i+8]
+		x := uint64(w[0]) | uint64(w[1])<<8 | uint64(w[2])<<16 | uint64(w[3])<<24 |
+			uint64(w[4])<<32 | uint64(w[5])<<40 | uint64(w[6])<<48 | uint64(w[7])<<56
+		// The high bit of each byte below 0x20, equal to a quote or a backslash, or not ASCII. A borrow can mark a byte
+		// too many, but only above one that is marked rightly.
+		quote, slash := x^ones*'"', x^ones*0x5c
+		m := (x | (x - ones*0x20) | (quote - ones) | (slash - ones)) & highs
+		if m != 0 {
+			return i + bits.TrailingZeros64(m)/8
+		}
+	}
+	for i < len(s) && plain[s[i]] {
+		i++
+	}
+	return i
 }
 
 func decodeRune[T ~string | ~[]byte](s T, i int) (rune, int) {

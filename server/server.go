@@ -147,7 +147,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, stop func(), grace t
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       keepAliveTimeout,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ConnState: func(conn net.Conn, state http.ConnState) {
+			if state == http.StateActive { // a request begins: without the deadline of the answer before
+				conn.SetWriteDeadline(time.Time{})
+			}
+		},
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
 	go func() { served <- hs.Serve(l) }()

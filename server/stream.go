@@ -23,6 +23,7 @@ type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	started bool
+	over    bool // the terminal event is in buf
 }
 
 // format is the form in which a client wants events.
@@ -114,7 +115,22 @@ func (s *stream) Flush() error {
 	if s.buf = s.buf[:0]; cap(s.buf) > maxKeptBuffer {
 		s.buf = nil
 	}
+	if s.over {
+		return nil // net/http sends it with the end of the answer, in one write
+	}
 	return s.control.Flush()
+}
+
+// OnError implements hooks.Hooks.
+func (s *stream) OnError(e hooks.Failure) {
+	s.over = true
+	s.encoder.OnError(e)
+}
+
+// OnComplete implements hooks.Hooks.
+func (s *stream) OnComplete(e hooks.Complete) {
+	s.over = true
+	s.encoder.OnComplete(e)
 }
 
 // Idle implements hooks.Idler.
@@ -123,8 +139,5 @@ func (s *stream) Idle() error {
 	return s.Flush()
 }
 
-// finish clears the deadline, so that the connection can serve another request.
-func (s *stream) finish() error {
-	s.control.SetWriteDeadline(time.Time{})
-	return nil
-}
+// finish implements reply. The deadline stays for the end of the answer; the connection's next request clears it.
+func (s *stream) finish() error { return nil }

@@ -26,6 +26,10 @@ type buffers struct{ pool sync.Pool }
 
 const pumpBuffer = 64 << 10
 
+// largePipe is the size of a pipe through which much comes, in bytes: fewer switches between its two ends. Pipes start
+// small, since what users may have in pipes is limited (pipe(7)).
+const largePipe = 1 << 20
+
 func (b *buffers) get() *[]byte {
 	if p, ok := b.pool.Get().(*[]byte); ok {
 		return p
@@ -53,6 +57,7 @@ func newPump(fd int, name string, out io.Writer) (*pump, error) {
 func (p *pump) run(bufs *buffers) {
 	defer close(p.done)
 	defer p.file.Close()
+	grown := false
 	for {
 		var buf *[]byte
 		n := 0
@@ -69,6 +74,10 @@ func (p *pump) run(bufs *buffers) {
 		})
 		if err != nil { // closed
 			return
+		}
+		if n == pumpBuffer && !grown {
+			grown = true
+			p.raw.Control(func(fd uintptr) { unix.FcntlInt(fd, unix.F_SETPIPE_SZ, largePipe) }) // it may be refused
 		}
 		if n > 0 {
 			p.out.Write((*buf)[:n])
