@@ -44,6 +44,8 @@ type Session struct {
 	closing chan struct{} // closed by Close
 	closed  chan struct{} // closed when Close is through
 
+	closeErr error // what Close returns, once closed is closed
+
 	mu       sync.Mutex
 	shell    *shell // nil while there is none
 	state    state  // as of the last finished run
@@ -53,10 +55,10 @@ type Session struct {
 	expect   string      // how the name of the record waited for ends
 	record   chan string // gets its name
 	pumps    map[*pump]bool
-	past     []*proctree.Tree // of former shells that something outlived
+	past     []*proctree.Tree // of former shells that something outlived; who has the turn uses it
 	settled  chan struct{}    // closed unless the last run's end is being dealt with
 	untold   string           // what the next run is to be told of the shell's end
-	marks    map[string]bool  // of runs that started processes
+	marks    map[string]bool  // of what started processes; true: nobody was left at the last look
 	prune    int              // how many marks are too many
 	pumped   int              // names of pipes
 }
@@ -134,14 +136,15 @@ func checkEnv(env map[string]string) error {
 // Info describes the session.
 func (s *Session) Info() SessionInfo {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	info := SessionInfo{Running: s.running, LastUsed: s.lastUsed, Cwd: s.state.cwd}
+	sh := s.shell
+	s.mu.Unlock()
 	if info.Cwd == "" {
 		info.Cwd = s.cfg.Dir
 	}
-	if s.shell != nil {
-		info.PID = s.shell.tree.PID()
-		if cwd := s.shell.cwd(); cwd != "" {
+	if sh != nil {
+		info.PID = sh.tree.PID()
+		if cwd := sh.cwd(); cwd != "" {
 			info.Cwd = cwd
 		}
 	}
@@ -183,9 +186,8 @@ func (s *Session) resolve(run SessionRun) (string, error) {
 // environ is what a process of the session would find in its environment, as of the last finished run, with env on
 // top.
 func (s *Session) environ(env map[string]string) []string {
-	st := s.lastState()
 	var all []string
-	if p, ok := st.load(s.mark()); ok {
+	if _, p, ok := s.lastState(); ok {
 		all = exported(p.variables)
 	} else {
 		all = proctree.Overlay(s.cfg.BaseEnv, entries(s.cfg.Env)...)
@@ -193,15 +195,31 @@ func (s *Session) environ(env map[string]string) []string {
 	return proctree.Overlay(all, entries(env)...)
 }
 
-// lastState is the state as of the last finished run, even if its end is just being dealt with.
-func (s *Session) lastState() state {
-	s.mu.Lock()
-	settled := s.settled
-	s.mu.Unlock()
-	<-settled
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state
+// lastState is the state as of the last finished run, even if its end is just being dealt with. ok says that there is
+// a snapshot.
+func (s *Session) lastState() (st state, p parts, ok bool) {
+	for {
+		s.mu.Lock()
+		settled := s.settled
+		s.mu.Unlock()
+		<-settled
+		s.mu.Lock()
+		st = s.state
+		s.mu.Unlock()
+		if p, ok = st.load(s.mark()); ok || !st.saved() || s.isOver() {
+			return st, p, ok
+		}
+		// Another run has finished and replaced what we were about to read.
+	}
+}
+
+func (s *Session) isOver() bool {
+	select {
+	case <-s.closed:
+		return true
+	default:
+		return false
+	}
 }
 
 // entries are env as NAME=value, sorted.
@@ -246,52 +264,59 @@ func (s *Session) look() {
 }
 
 // Close ends the session: its current run, its shell, whose EXIT trap still runs, and everything that it has started.
-// It returns when all are gone and the session's folder is removed, or with ctx's error.
+// It returns when all are gone and the session's folder is removed. When ctx is done before, it returns ctx's error and
+// the end goes on.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.isClosed
 	s.isClosed = true
 	s.mu.Unlock()
-	if !first {
-		select {
-		case <-s.closed:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	if first {
+		close(s.closing)
+		go func() {
+			defer close(s.closed)
+			s.closeErr = s.finish(context.WithoutCancel(ctx))
+		}()
 	}
-	close(s.closing)
-	defer close(s.closed)
-	_ = s.turns.wait(ctx, nil, s.turns.ask()) // for good; ctx bounds the rest too
-	s.mu.Lock()
+	select {
+	case <-s.closed:
+		return s.closeErr
+	case <-ctx.Done():
+		return fmt.Errorf("close session %s: %w", s.id, context.Cause(ctx))
+	}
+}
+
+func (s *Session) finish(ctx context.Context) error {
+	<-s.turns.ask() // for good
 	sh := s.shell
-	s.mu.Unlock()
 	if sh != nil {
 		sh.ctl.Close() // the shell reads the end of its script and leaves
-		patience, cancel := context.WithTimeout(ctx, exitPatience)
+		patience := time.NewTimer(exitPatience)
+		defer patience.Stop()
 		select {
 		case <-sh.tree.Done():
-		case <-patience.Done():
+		case <-patience.C:
 		}
-		cancel()
 	}
-	err := s.killAll(ctx)
+	bound, cancel := context.WithTimeout(ctx, killBound)
+	defer cancel()
+	err := s.killAll(bound)
 	if sh != nil {
 		sh.dispose()
 	}
 	s.mu.Lock()
 	pumps := s.pumps
 	s.pumps = nil
+	s.state.drop()
 	s.mu.Unlock()
 	for p := range pumps {
 		p.stop()
 	}
 	s.hub.unwatch(s)
-	if rerr := os.RemoveAll(s.dir); err == nil && rerr != nil {
-		err = fmt.Errorf("remove session's folder: %w", rerr)
-	}
-	return err
+	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// exitPatience is how long an EXIT trap may take when a session is closed.
-const exitPatience = 2 * time.Second
+const (
+	exitPatience = 2 * time.Second  // how long an EXIT trap may take when a session is closed
+	killBound    = 10 * time.Second // how long it may take to end all that a session has started
+)

@@ -39,9 +39,8 @@ func (s *Session) Beside(c Command) (Command, error) {
 	if err := s.checkFrozen(c.Env); err != nil {
 		return c, err
 	}
-	st := s.lastState()
+	st, p, ok := s.lastState()
 	b := &beside{Surroundings: Surroundings{Dir: dir, Credential: s.cfg.Credential}, limits: changedLimits(st.limits)}
-	p, ok := st.load(s.mark())
 	if ok {
 		if dir == "" {
 			b.Dir, b.Env = st.dir(), pwd(p.variables)

@@ -27,19 +27,21 @@ const stopBound = 3 * time.Second
 
 // interrupt ends the run: the shell gets a signal whose trap makes it return from all it is in, and what it waits for
 // is ended. That is done again if the shell doesn't come back, and in the end it is killed.
-func (r *running) interrupt() {
+func (r *running) interrupt(ctx context.Context) {
 	r.cut = true
 	r.back, r.stopped = make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(r.stopped)
-		bound, cancel := context.WithTimeout(context.Background(), stopBound)
+		bound, cancel := context.WithTimeout(ctx, stopBound)
 		defer cancel()
+		grace := breakGrace
 		for range unwindTries {
 			pick := r.members
 			if !r.unwind() { // not our bash any more, or one that has lost its trap
 				pick = func(t *proctree.Table) []int { return append([]int{r.sh.tree.PID()}, r.members(t)...) }
 			}
-			_ = r.s.hub.census.Kill(bound, breakGrace, pick) // who can't be killed is left
+			_ = r.s.hub.census.Kill(bound, grace, pick) // who can't be killed is left
+			grace = 0
 			patience := time.NewTimer(unwindPatience)
 			select {
 			case <-r.back:
@@ -129,15 +131,15 @@ const killGrace = 250 * time.Millisecond
 
 // killAll ends everything that the session has started.
 func (s *Session) killAll(ctx context.Context) error {
-	s.mu.Lock()
-	trees := slices.Clone(s.past)
+	trees := s.past
 	if s.shell != nil {
-		trees = append(trees, s.shell.tree)
+		trees = append(slices.Clone(trees), s.shell.tree)
 	}
-	marks := s.marks
+	s.mu.Lock()
+	marks := maps.Clone(s.marks)
 	s.mu.Unlock()
 	err := s.hub.census.Kill(ctx, killGrace, func(t *proctree.Table) []int {
-		found := t.Marked(s.born, func(m string) bool { return m == s.token || marks[m] })
+		found := t.Marked(s.born, func(m string) bool { _, ours := marks[m]; return ours || m == s.token })
 		for _, tree := range trees {
 			found = append(found, tree.In(t)...)
 		}
@@ -151,27 +153,36 @@ func (s *Session) killAll(ctx context.Context) error {
 	return nil
 }
 
-// remember keeps the mark of a run that has started processes, for killAll. Now and then those are forgotten of whom
+// remember keeps the mark of something that starts processes, for killAll. Now and then those are forgotten of whom
 // nobody is left.
 func (s *Session) remember(mark string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.marks = maps.Clone(s.marks) // killAll may be reading it
-	s.marks[mark] = true
-	if len(s.marks) < s.prune {
+	if !s.addMark(mark) {
 		return
 	}
-	s.mu.Unlock()
 	table, err := s.hub.census.Look()
-	living := make(map[string]bool)
-	if err == nil {
-		table.Marked(s.born, func(m string) bool { living[m] = true; return false })
+	if err != nil {
+		return
 	}
+	living := make(map[string]bool)
+	table.Marked(s.born, func(m string) bool { living[m] = true; return false })
 	s.mu.Lock()
-	if err == nil {
-		maps.DeleteFunc(s.marks, func(m string, _ bool) bool { return !living[m] && m != mark })
+	defer s.mu.Unlock()
+	for m, suspected := range s.marks {
+		if !living[m] && suspected {
+			delete(s.marks, m)
+		} else {
+			s.marks[m] = !living[m] // it may be about to start: the next look decides
+		}
 	}
 	s.prune = 2*len(s.marks) + firstPrune
 }
 
 const firstPrune = 64
+
+// addMark says whether there are so many marks that it is time to look which are still needed.
+func (s *Session) addMark(mark string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.marks[mark] = false
+	return len(s.marks) > s.prune
+}

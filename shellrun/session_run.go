@@ -65,7 +65,7 @@ func (s *Session) Run(ctx context.Context, run SessionRun) (SessionExit, error) 
 	if err == nil && r.cut && !exit.Ended && exit.Broken {
 		r.note(NoteUnwound, "the run was interrupted; the shell, its state and the jobs of earlier runs are kept")
 	}
-	go r.settle()
+	go r.settle(context.WithoutCancel(ctx))
 	return exit, err
 }
 
@@ -114,7 +114,6 @@ func (r *running) start(ctx context.Context) error {
 	s.setRunning(r.run.ID)
 	f := &r.files
 	f.mark, f.stdin, f.status = nonce(), r.run.HasStdin, s.state.status != 0
-	s.pumped++
 	if err := r.lay(); err != nil {
 		return fmt.Errorf("session %s: %w", s.id, err)
 	}
@@ -133,16 +132,14 @@ func (r *running) ready(ctx context.Context) error {
 	if s.untold == "" && sh != nil && sh.dead() {
 		s.untold = sh.epitaph()
 	}
+	if sh == nil || sh.dead() {
+		if err := s.replace(ctx); err != nil {
+			return err
+		}
+	}
 	if s.untold != "" {
 		r.note(NoteReplaced, s.untold)
 		s.untold = ""
-	}
-	if sh != nil && !sh.dead() {
-		r.sh = sh
-		return nil
-	}
-	if err := s.replace(ctx); err != nil {
-		return err
 	}
 	r.sh = s.shell
 	return nil
@@ -207,7 +204,8 @@ func (r *running) pipe(stdout, stderr io.Writer) error {
 	if !keep {
 		s.pumped++
 	}
-	for u, to := range map[use]io.Writer{output: stdout, errput: stderr} {
+	for i, to := range []io.Writer{stdout, stderr} {
+		u := output + use(i)
 		if !slices.Contains(sh.fds[:], u) {
 			continue
 		}
@@ -219,7 +217,7 @@ func (r *running) pipe(stdout, stderr io.Writer) error {
 			r.pumps = append(r.pumps, sh.pipes[u])
 			continue
 		}
-		name := fmt.Sprintf("%c%d", "oe"[u-output], s.pumped)
+		name := fmt.Sprintf("%c%d", "oe"[i], s.pumped)
 		fd, err := s.fifo(name, unix.O_RDONLY)
 		if err != nil {
 			return err
@@ -254,10 +252,10 @@ func (r *running) wait(ctx context.Context) (SessionExit, error) {
 			return r.found(r.ended)
 		case <-stop:
 			stop, closing = nil, nil
-			r.interrupt()
+			r.interrupt(context.WithoutCancel(ctx))
 		case <-closing:
 			stop, closing = nil, nil
-			r.interrupt()
+			r.interrupt(context.WithoutCancel(ctx))
 		case <-idle:
 			if r.sh.dying() { // or a program that has taken its place
 				idle = nil
@@ -384,8 +382,7 @@ func (s *Session) checkFrozen(env map[string]string) error {
 	if len(env) == 0 {
 		return nil
 	}
-	st := s.lastState()
-	p, _ := st.load(s.mark())
+	_, p, _ := s.lastState()
 	for name := range env {
 		if attributes, _, _ := declared(variable(p.variables, name)); strings.Contains(attributes, "r") {
 			return &RequestError{"envs", name + " is readonly in this session"}

@@ -5,14 +5,17 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/celld/celld/internal/proctree"
 )
 
 // settle gets the session ready for the next run, and gives the turn to it.
-func (r *running) settle() {
+func (r *running) settle(ctx context.Context) {
 	s := r.s
 	defer s.turns.pass()
 	defer close(s.settled)
@@ -38,7 +41,7 @@ func (r *running) settle() {
 		if !r.told {
 			s.untold = "the shell was lost after the last run; a new one has the state as of the run before"
 		}
-		s.replace(context.Background()) // an error is the next run's, which tries again
+		_ = s.replace(ctx) // an error will be the next run's, which tries again
 	}
 }
 
@@ -163,6 +166,9 @@ func (s *Session) readBack(name string) []byte {
 	defer f.Close()
 	b := make([]byte, 64<<10)
 	n, _ := f.Read(b)
+	if n == len(b) { // not small
+		return nil
+	}
 	return b[:n]
 }
 
@@ -290,10 +296,9 @@ func (s *Session) restart(ctx context.Context, from origin) (*shell, error) {
 // bury ends what is left of a shell. What outlived it is still the session's.
 func (s *Session) bury(sh *shell) {
 	sh.dispose()
-	if len(sh.tree.Members()) == 0 {
-		return
+	past := append(s.past, sh.tree)
+	if table, err := s.hub.census.Look(); err == nil {
+		past = slices.DeleteFunc(slices.Clone(past), func(tree *proctree.Tree) bool { return len(tree.In(table)) == 0 })
 	}
-	s.mu.Lock()
-	s.past = append(s.past, sh.tree)
-	s.mu.Unlock()
+	s.past = past
 }

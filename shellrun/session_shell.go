@@ -127,6 +127,8 @@ func (s *Session) launch(ctx context.Context, sh *shell, script *os.File, from o
 		return s.failedStart(ctx, sh)
 	case <-ctx.Done():
 		return s.failedStart(ctx, sh)
+	case <-s.closing:
+		return s.failedStart(ctx, sh)
 	}
 	<-idle
 	if from == restored {
@@ -211,7 +213,7 @@ func (sh *shell) idle() <-chan struct{} {
 	idle := make(chan struct{})
 	go func() {
 		defer close(idle)
-		sh.raw.Write(func(fd uintptr) bool {
+		_ = sh.raw.Write(func(fd uintptr) bool {
 			n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
 			if err != nil || n == 0 {
 				return true
@@ -250,7 +252,7 @@ func (sh *shell) dying() bool {
 
 // kill ends the shell and waits for that.
 func (sh *shell) kill() {
-	sh.tree.Signal(syscall.SIGKILL)
+	_ = sh.tree.Signal(syscall.SIGKILL) // or it is gone
 	<-sh.tree.Done()
 }
 

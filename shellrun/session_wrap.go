@@ -27,7 +27,7 @@ func (s *Session) wrapper(run *SessionRun, sh *shell, files runFiles) string {
 		b.WriteString(trapCommand(d) + "\n")
 	}
 	if !s.state.frozen {
-		fmt.Fprintf(&b, "\\builtin export CELLD_EXECUTION_ID=%s\n", run.ID)
+		fmt.Fprintf(&b, "\\builtin export CELLD_EXECUTION_ID=%s\n", quote(run.ID))
 	}
 	if run.Dir != "" {
 		fmt.Fprintf(&b, "\\builtin cd -- %s 2>/dev/null||\\builtin return 0 >|'%s/r/cd...%s'\n", quote(run.Dir), d, files.mark)
