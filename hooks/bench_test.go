@@ -86,7 +86,7 @@ func BenchmarkAppendAndFollow(b *testing.B) {
 
 func BenchmarkTinyEventsFollowed(b *testing.B) {
 	for name, event := range map[string]func(j *Journal){
-		"status":   func(j *Journal) { j.OnStatus(Status{State: StateRunning}) },
+		"status":   func(j *Journal) { j.OnStatus(Status{State: StateQueued}) },
 		"one byte": func(j *Journal) { j.OnStdout(Output{Data: hundred[:1]}) },
 		"two streams": func(j *Journal) {
 			j.OnStdout(Output{Data: hundred[:10]})

@@ -167,7 +167,7 @@ func TestManyReadersAndWriters(t *testing.T) {
 			for i := range lines {
 				stream(Output{Data: fmt.Appendf(nil, "%d %d %s\n", w, i, strings.Repeat("é", i%100))})
 				if i%500 == 0 {
-					j.OnStatus(Status{State: StateRunning})
+					j.OnStatus(Status{State: StateQueued})
 				}
 			}
 		})

@@ -79,7 +79,6 @@ type Column struct {
 // States of a Status.
 const (
 	StateQueued          = "queued"           // waits for its turn
-	StateRunning         = "running"          // its turn has come, after StateQueued
 	StateCount           = "execution_count"  // Count is the cell's number
 	StateClear           = "clear_output"     // Wait: clear when the next output comes
 	StateInput           = "input_request"    // Prompt, Password: the cell waits for input

@@ -201,7 +201,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	j.OnInit(Init{})
 	x := &exact{truth: &truth{}}
 	for range MaxRecords + 500 {
-		j.OnStatus(Status{State: StateRunning})
+		j.OnStatus(Status{State: StateQueued})
 		x.truth.add(kindStatus, nil)
 	}
 	j.OnStdout(Output{Data: []byte("a")})
@@ -260,9 +260,9 @@ func TestAStreamsUnfinishedRestComesBeforeTheEnd(t *testing.T) {
 		j.OnStdout(Output{Data: []byte("a\nb\xf0\x9f")})
 		j.OnStderr(Output{Data: []byte("c")})
 		j.OnStderr(Output{Data: []byte("\xc3")})
-		j.OnStatus(Status{State: StateRunning})
-		j.OnStatus(Status{State: StateRunning})
-		j.OnStatus(Status{State: StateRunning})
+		j.OnStatus(Status{State: StateQueued})
+		j.OnStatus(Status{State: StateQueued})
+		j.OnStatus(Status{State: StateQueued})
 		j.OnComplete(Complete{})
 		c := newClient(mode, 0)
 		if err := j.Follow(t.Context(), 0, c); err != nil || c.fault != nil {
@@ -270,7 +270,7 @@ func TestAStreamsUnfinishedRestComesBeforeTheEnd(t *testing.T) {
 		}
 		var got []piece
 		for _, p := range c.got {
-			if p.kind != StateRunning {
+			if p.kind != StateQueued {
 				got = append(got, p)
 			}
 		}

@@ -30,7 +30,7 @@ func (o op) apply(j *Journal) {
 		value, _ := json.Marshal(o.name)
 		j.OnResult(Result{Data: map[string]json.RawMessage{"text/plain": value, "text/html": []byte(`"<b>"`)}})
 	case kindStatus:
-		j.OnStatus(Status{State: StateRunning, Detail: o.name})
+		j.OnStatus(Status{State: StateQueued, Detail: o.name})
 	}
 }
 
