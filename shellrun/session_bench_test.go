@@ -1,6 +1,7 @@
 package shellrun
 
 import (
+	"io"
 	"os/exec"
 	"slices"
 	"testing"
@@ -70,4 +71,26 @@ func BenchmarkSessionOpen(b *testing.B) {
 		cmd.Wait()
 	}
 	report(b, opens, floor)
+}
+
+// BenchmarkSessionHundredMegabytes measures output against os/exec with a reader that does nothing else.
+func BenchmarkSessionHundredMegabytes(b *testing.B) {
+	s := open(b, testSessions(b))
+	const text = "head -c 100000000 /dev/zero"
+	var runs, floor []time.Duration
+	for b.Loop() {
+		start := time.Now()
+		if _, err := s.Run(b.Context(), SessionRun{ID: "0123456789abcdef0123456789abcdef", Text: text}); err != nil {
+			b.Fatal(err)
+		}
+		runs = append(runs, time.Since(start))
+		start = time.Now()
+		cmd := exec.Command("/bin/bash", "-c", text)
+		cmd.Stdout = struct{ io.Writer }{io.Discard}
+		if err := cmd.Run(); err != nil {
+			b.Fatal(err)
+		}
+		floor = append(floor, time.Since(start))
+	}
+	report(b, runs, floor)
 }
