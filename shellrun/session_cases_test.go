@@ -501,3 +501,43 @@ func TestSessionOpenInParallel(t *testing.T) {
 	}
 	group.Wait()
 }
+
+func TestSessionPosixModeOutlivesAShell(t *testing.T) {
+	s := open(t, testSessions(t))
+	s.run("export POSIXLY_CORRECT=1")
+	s.run("exit 1")
+	s.want("set -o | grep posix; env | grep POSIX", "posix          \ton\nPOSIXLY_CORRECT=1\n", 0)
+	s.run("unset POSIXLY_CORRECT; set +o posix")
+	s.run("exit 1")
+	s.want("set -o | grep posix", "posix          \toff\n", 0)
+}
+
+func TestSessionIsNotStoppedByFrozenFunctions(t *testing.T) {
+	s := open(t, testSessions(t))
+	for _, text := range []string{
+		"builtin() { :; }; readonly -f builtin",
+		"exec() { :; }; readonly -f exec; readonly POSIXLY_CORRECT",
+		".() { :; }; readonly -f .",
+		"set() { :; }; unset() { :; }; declare() { :; }; readonly -f set unset declare",
+	} {
+		s.run("K=7")
+		s.run(text)
+		for range 2 {
+			s.want("echo $K", "7\n", 0)
+		}
+		s.run("exit 1")
+		s.want("echo $K", "7\n", 0)
+	}
+}
+
+func TestSessionForgetsTheMarksOfTheDead(t *testing.T) {
+	s := open(t, testSessions(t))
+	for range 4 * firstPrune {
+		s.run("(:)")
+	}
+	<-s.turns.ask()
+	defer s.turns.pass()
+	if n := len(s.marks); n > 3*firstPrune {
+		t.Errorf("%d marks", n)
+	}
+}

@@ -384,7 +384,7 @@ func (s *Session) checkFrozen(env map[string]string) error {
 	}
 	_, p, _ := s.lastState()
 	for name := range env {
-		if attributes, _, _ := declared(variable(p.variables, name)); strings.Contains(attributes, "r") {
+		if isReadonly(p.variables, name) {
 			return &RequestError{"envs", name + " is readonly in this session"}
 		}
 	}

@@ -19,7 +19,7 @@ func (r *running) settle(ctx context.Context) {
 	s := r.s
 	defer s.turns.pass()
 	defer close(s.settled)
-	good := !r.sh.dying() && r.snapshot() && (!r.cut || r.calm())
+	good := !r.sh.dying() && r.snapshot() && (!r.cut || r.calm()) && !s.state.stuck
 	if good {
 		s.survey(r.sh)
 		limits := readLimits(r.sh.tree.PID())

@@ -39,6 +39,7 @@ type state struct {
 	frozen  bool   // the marker can't be changed any more
 
 	untrapped bool // our own trap has been taken away
+	stuck     bool // there is a function called exec and no way past it
 }
 
 // inMemory is the size up to which a snapshot is kept in memory; a typical one has 6 KB.
@@ -171,10 +172,15 @@ func (st *state) take(b []byte, mark string) (p parts, ok bool) {
 			st.exec = !slices.Contains(optionList(p.variables, "SHELLOPTS"), "posix")
 		}
 	}
-	flags, _, _ := declared(variable(p.variables, "CELLD_EXECUTION_ID"))
-	st.frozen = strings.Contains(flags, "r")
+	st.frozen = isReadonly(p.variables, "CELLD_EXECUTION_ID")
+	st.stuck = st.exec && isReadonly(p.variables, "POSIXLY_CORRECT")
 	st.untrapped = !slices.ContainsFunc(p.traps, func(c []byte) bool { return isTrap(c, ownTrap) })
 	return p, true
+}
+
+func isReadonly(variables []byte, name string) bool {
+	attributes, _, _ := declared(variable(variables, name))
+	return strings.Contains(attributes, "r")
 }
 
 // How the commands end that set the traps which need care.
@@ -286,13 +292,18 @@ func restoreScript(p parts, from origin, then string) string {
 func restoreVariables(b *strings.Builder, variables []byte) (posix string) {
 	seen := make(map[string]bool)
 	for command := range commands(variables) {
-		_, name, ok := declared(command)
+		attributes, name, ok := declared(command)
 		if !ok || unsaved[name] {
 			continue
 		}
 		seen[name] = true
 		if name == "POSIXLY_CORRECT" {
-			posix = `\builtin ` + string(command)
+			if _, value, ok := strings.Cut(string(command), "="); ok {
+				posix = "POSIXLY_CORRECT=" + value // not readonly: see stuck
+			}
+			if strings.Contains(attributes, "x") {
+				posix += "\\builtin export POSIXLY_CORRECT\n"
+			}
 			continue
 		}
 		b.Write(command) // with \builtin it could hold no array
