@@ -60,9 +60,7 @@ func kill(t *testing.T, pid int, sig syscall.Signal) {
 	}
 }
 
-func TestKernelsDie(t *testing.T) {
-	shared := start(t, launch{})
-	shared.python()
+func testKernelsDie(t *testing.T, shared *daemon) {
 	id := shared.context(m{"cwd": "/usr", "envs": m{"OWN": "kept"}}).ID
 	// fresh checks that the context works, with a new state, and that the first cell is told so.
 	fresh := func(t *testing.T) {
@@ -141,9 +139,15 @@ func TestKernelsDie(t *testing.T) {
 	})
 }
 
-func TestJupyterServerDiesUnderTenRunningCells(t *testing.T) {
+func TestJupyterServerFails(t *testing.T) {
+	t.Parallel()
 	d := start(t, launch{})
 	d.python()
+	t.Run("killed under ten running cells", func(t *testing.T) { diesUnderTenCells(t, d.in(t)) })
+	t.Run("hung", func(t *testing.T) { hangs(t, d.in(t)) })
+}
+
+func diesUnderTenCells(t *testing.T, d *daemon) {
 	var contexts [10]codeContext
 	var wg sync.WaitGroup
 	for i := range contexts {
@@ -193,8 +197,7 @@ func TestJupyterServerDiesUnderTenRunningCells(t *testing.T) {
 	}
 }
 
-func TestJupyterServerHangs(t *testing.T) {
-	d := start(t, launch{})
+func hangs(t *testing.T, d *daemon) {
 	id := d.python()
 	d.says(id, "x = 1", "")
 	server := d.jupyterServers()[0]
@@ -221,8 +224,9 @@ func TestJupyterServerHangs(t *testing.T) {
 }
 
 func TestJupyterServerIsMissingAndThenThere(t *testing.T) {
-	prefix := t.TempDir()
-	d := start(t, launch{args: []string{"--prefix=" + prefix}, env: []string{"PATH=/usr/bin:/bin"}})
+	t.Parallel()
+	prefix, home := t.TempDir(), t.TempDir()
+	d := start(t, launch{args: []string{"--prefix=" + prefix}, env: []string{"PATH=/usr/bin:/bin", "HOME=" + home}})
 	var e struct{ Code, Message string }
 	for path, body := range map[string]m{
 		"/code":         {"context": m{"language": "python"}, "code": "1"},
@@ -253,12 +257,11 @@ func TestJupyterServerIsMissingAndThenThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.says(d.python(), "print('there now')", "there now\n")
+	t.Run("a kernel that can't start is refused", func(t *testing.T) { brokenKernel(t, d.in(t), home) })
 }
 
-func TestKernelThatCannotStartIsRefused(t *testing.T) {
-	home := t.TempDir()
-	d := start(t, launch{env: []string{"HOME=" + home}})
-	d.python()
+// brokenKernel asks for a kernel that can't start.
+func brokenKernel(t *testing.T, d *daemon, home string) {
 	dir := filepath.Join(home, ".local/share/jupyter/kernels/broken")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)

@@ -14,20 +14,21 @@ import (
 	"testing"
 )
 
-func TestCellOutput(t *testing.T) {
-	shared := start(t, launch{})
-	id := shared.python()
-	ok := func(t *testing.T, code string, more ...m) *outcome {
+func testCellOutput(t *testing.T, shared *daemon) {
+	id := shared.context().ID
+	ended := func(t *testing.T, d *daemon, code string) *outcome {
 		t.Helper()
-		o := shared.in(t).cell(id, code, more...)
+		o := d.cell(id, code)
 		if o.end.Error != nil {
 			t.Errorf("%.100s: ended with %+v", code, o.end.Error)
 		}
 		return o
 	}
+	ok := func(t *testing.T, code string) *outcome { t.Helper(); return ended(t, shared.in(t), code) }
+	large := func(t *testing.T, code string) *outcome { t.Helper(); return ended(t, shared.in(t).unchecked(), code) }
 
 	t.Run("60,000 lines arrive whole", func(t *testing.T) {
-		o := ok(t, "for i in range(60000): print(str(i).rjust(99,'x'))")
+		o := large(t, "for i in range(60000): print(str(i).rjust(99,'x'))")
 		var want strings.Builder
 		for i := range 60000 {
 			n := fmt.Sprint(i)
@@ -38,7 +39,7 @@ func TestCellOutput(t *testing.T) {
 		}
 	})
 	t.Run("5 MB at once arrive whole", func(t *testing.T) {
-		o := ok(t, "print('y'*5_000_000)")
+		o := large(t, "print('y'*5_000_000)")
 		if o.out() != strings.Repeat("y", 5_000_000)+"\n" || len(o.stderr) > 0 {
 			t.Errorf("%d bytes, stderr %.200q", len(o.out()), o.stderr)
 		}
@@ -46,7 +47,7 @@ func TestCellOutput(t *testing.T) {
 	t.Run("the end comes after all output, every time", func(t *testing.T) {
 		want := strings.Repeat("a", 200000) + "\nEND\n"
 		for range 20 {
-			if o := ok(t, "print('a'*200000); print('END')"); o.out() != want {
+			if o := large(t, "print('a'*200000); print('END')"); o.out() != want {
 				t.Fatalf("%d bytes, want %d", len(o.out()), len(want))
 			}
 		}
@@ -81,7 +82,7 @@ func TestCellOutput(t *testing.T) {
 		}
 	})
 	t.Run("large displays and values arrive whole and the state stays", func(t *testing.T) {
-		o := ok(t, "kept = 1\nfrom IPython.display import display, HTML; display(HTML('<p>'+'z'*12_000_000+'</p>'))")
+		o := large(t, "kept = 1\nfrom IPython.display import display, HTML; display(HTML('<p>'+'z'*12_000_000+'</p>'))")
 		html := ""
 		for _, r := range o.results {
 			if v, found := r.Results["text/html"].(string); found {
@@ -249,9 +250,8 @@ func types(o *outcome) string {
 	return strings.Join(all, " ")
 }
 
-func TestRichOutput(t *testing.T) {
-	shared := start(t, launch{})
-	id := shared.python()
+func testRichOutput(t *testing.T, shared *daemon) {
+	id := shared.context().ID
 	// shows runs a cell and returns the value of a type in its only result that has it.
 	shows := func(t *testing.T, mime, code string) any {
 		t.Helper()

@@ -33,9 +33,7 @@ func pipe(t *testing.T) (path string, gone func()) {
 	return path, func() { io.Copy(io.Discard, f) }
 }
 
-func TestCellsAreInterrupted(t *testing.T) {
-	shared := start(t, launch{})
-	shared.python()
+func testCellsAreInterrupted(t *testing.T, shared *daemon) {
 	id := shared.context().ID
 	interrupt := func(t *testing.T, id string) {
 		t.Helper()
@@ -165,9 +163,7 @@ func TestCellsAreInterrupted(t *testing.T) {
 	})
 }
 
-func TestCellsWaitTheirTurn(t *testing.T) {
-	shared := start(t, launch{})
-	shared.python()
+func testCellsWaitTheirTurn(t *testing.T, shared *daemon) {
 	id := shared.context().ID
 	t.Run("twenty counters at once count to twenty", func(t *testing.T) {
 		d := shared.in(t)
@@ -272,9 +268,8 @@ func TestCellsWaitTheirTurn(t *testing.T) {
 	})
 }
 
-func TestCellsAskForInput(t *testing.T) {
-	shared := start(t, launch{})
-	id := shared.python()
+func testCellsAskForInput(t *testing.T, shared *daemon) {
+	id := shared.context().ID
 	asks := func(e event) bool { return e.Type == "input_request" }
 	answer := func(t *testing.T, id, value string) {
 		t.Helper()

@@ -19,6 +19,13 @@ func (d *daemon) in(t *testing.T) *daemon {
 	return &daemon{t: t, url: d.url, data: d.data, run: d.run, ws: d.ws, cmd: d.cmd, log: d.log, http: d.http, done: d.done}
 }
 
+// unchecked is the same daemon through a client that doesn't look at every event: for large ones.
+func (d *daemon) unchecked() *daemon {
+	other := d.in(d.t)
+	other.http = http.DefaultClient
+	return other
+}
+
 // codeContext is a context as the API describes it.
 type codeContext struct{ ID, Language, Cwd string }
 
@@ -123,11 +130,32 @@ func (d *daemon) kernels() []string {
 	return found
 }
 
-func TestContexts(t *testing.T) {
-	shared := start(t, launch{args: []string{"--max-contexts=3"},
+// One daemon serves all of these, for a Jupyter Server and kernels take their time to start.
+func TestCode(t *testing.T) {
+	t.Parallel()
+	d := start(t, launch{args: []string{"--max-contexts=3"},
 		env: []string{"CELLD_KEEP=2h", "EXECD_LOG_LEVEL=6", "OTEL_SERVICE_NAME=x", "JUPYTER_PATH=/nowhere", "JUPYTER_PORT=tcp://10.0.0.1:8888"}})
-	shared.python()
-	shared.call("DELETE", "/code/contexts?language=python", nil, nil)
+	d.python()
+	for _, group := range []struct {
+		name string
+		run  func(*testing.T, *daemon)
+	}{
+		{"contexts", testContexts},
+		{"cells' output", testCellOutput},
+		{"rich output", testRichOutput},
+		{"cells are interrupted", testCellsAreInterrupted},
+		{"cells wait their turn", testCellsWaitTheirTurn},
+		{"cells ask for input", testCellsAskForInput},
+		{"kernels die", testKernelsDie},
+	} {
+		if status := d.call("DELETE", "/code/contexts?language=python", nil, nil); status != http.StatusOK {
+			t.Fatalf("delete all contexts: %d", status)
+		}
+		t.Run(group.name, func(t *testing.T) { group.run(t, d.in(t)) })
+	}
+}
+
+func testContexts(t *testing.T, shared *daemon) {
 	t.Run("four first cells at once make one kernel", func(t *testing.T) {
 		d := shared.in(t)
 		var wg sync.WaitGroup
@@ -217,7 +245,7 @@ func TestContexts(t *testing.T) {
 	t.Run("see nothing of the daemon's own environment", func(t *testing.T) {
 		d := shared.in(t)
 		const code = "import os; print(sorted(k for k in os.environ if k.startswith(('CELLD_', 'EXECD_', 'OTEL_', 'JUPYTER_'))))"
-		if o := d.code("python", code); o.out() != "['"+proctree.MarkerEnv+"']\n" {
+		if o := d.code("python", code); o.out() != fmt.Sprintf("['%s', '%s']\n", proctree.DaemonEnv, proctree.MarkerEnv) {
 			t.Errorf("printed %q, %+v", o.out(), o.end.Error)
 		}
 	})
@@ -280,7 +308,7 @@ func TestContexts(t *testing.T) {
 	t.Run("begin empty, however many there were before", func(t *testing.T) {
 		d := shared.in(t)
 		d.call("DELETE", "/code/contexts?language=python", nil, nil)
-		for range 5 {
+		for range 3 {
 			c := d.context()
 			d.says(c.ID, "print('v' in globals()); v = 1", "False\n")
 			if status := d.call("DELETE", "/code/contexts/"+c.ID, nil, nil); status != http.StatusOK {

@@ -66,6 +66,7 @@ func described(t *testing.T, method, path string) bool {
 
 // The public SDKs, as they are, are the judges: each script uses one of them as its users do and checks what it returns.
 func TestPublicSDKs(t *testing.T) {
+	t.Parallel()
 	const token = "the-token-of-the-sandbox"
 	d := start(t, launch{
 		args: []string{"--access-token=" + token, "--jupyter-port=" + freePort(t)},
