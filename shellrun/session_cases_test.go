@@ -541,3 +541,38 @@ func TestSessionForgetsTheMarksOfTheDead(t *testing.T) {
 		t.Errorf("%d marks", n)
 	}
 }
+
+func TestSessionAnswersQuestionsWhileBusy(t *testing.T) {
+	s := open(t, testSessions(t))
+	s.run("cd /usr")
+	fifo := t.TempDir() + "/fifo"
+	busy, done := make(chan struct{}), make(chan result)
+	id := nonce()
+	go func() {
+		out := &beacon{text: "go", hit: func() { close(busy) }}
+		res, err := s.try(t.Context(), "mkfifo "+fifo+"; echo go; read x <"+fifo, func(r *SessionRun) { r.ID, r.Stdout = id, out })
+		if err != nil {
+			t.Error(err)
+		}
+		done <- res
+	}()
+	<-busy
+	if info := s.Info(); info.Running != id || info.Cwd != "/usr" || info.PID == 0 {
+		t.Errorf("%+v", info)
+	}
+	if err := s.Check(SessionRun{Text: "x", Dir: "$HOME"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Beside(Command{Text: "x"}); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(fifo, []byte("\n"), 0); err != nil {
+		t.Error(err)
+	}
+	if res := <-done; res.Code != 0 {
+		t.Error(res)
+	}
+	if info := s.Info(); info.Running != "" {
+		t.Errorf("%+v", info)
+	}
+}
