@@ -257,6 +257,9 @@ func (c *Controller) finish(ctx context.Context, e *Execution, run *Run, turn *p
 			failure = &hooks.ExecError{Name: "RuntimeError", Value: err.Error()}
 		}
 	}
+	if failure != nil && len(failure.Traceback) == 0 {
+		failure.Traceback = []string{failure.Error()}
+	}
 	complete := hooks.Complete{Duration: now.Sub(e.Started)}
 	e.mu.Lock()
 	e.finished, e.failure = now, failure
@@ -273,9 +276,6 @@ func (c *Controller) finish(ctx context.Context, e *Execution, run *Run, turn *p
 		turn.leave()
 	}
 	if failure != nil {
-		if len(failure.Traceback) == 0 {
-			failure.Traceback = []string{failure.Error()}
-		}
 		e.Journal.OnError(hooks.Failure{ExecError: *failure})
 	} else {
 		e.Journal.OnComplete(complete)
