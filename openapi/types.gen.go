@@ -627,6 +627,9 @@ type CommandStatus struct {
 	PID        *int       `json:"pid,omitempty"`
 	Running    bool       `json:"running"`
 	StartedAt  time.Time  `json:"started_at"`
+
+	// Survivors Processes of it that still run after its end. Deleting the command ends them.
+	Survivors []int `json:"survivors,omitempty"`
 }
 
 // CompleteEvent Success, the last event. The response to a background command has it without eid and exit_code.

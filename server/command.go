@@ -121,5 +121,8 @@ func status(e *backends.Execution) openapi.CommandStatus {
 			st.PID = &n
 		}
 	}
+	if survivors := e.Handle().Survivors; survivors != nil && !o.Running {
+		st.Survivors = survivors()
+	}
 	return st
 }

@@ -282,15 +282,10 @@ func (d *daemon) into(v any, method, path string) error {
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s %s: %d %s", method, path, resp.StatusCode, text)
+	if err := decode(resp, v); err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
 	}
-	if err == nil && v != nil {
-		err = json.Unmarshal(text, v)
-	}
-	return err
+	return nil
 }
 
 // answer runs a command and takes its output as one object. It may be called from any goroutine.
@@ -305,13 +300,18 @@ func (d *daemon) answer(ctx context.Context, v m) (a oneAnswer, err error) {
 	if err != nil {
 		return a, err
 	}
+	return a, decode(resp, &a)
+}
+
+// decode reads an answer, which must be a success, into v.
+func decode(resp *http.Response, v any) error {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%d %s", resp.StatusCode, text)
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &a)
+	if err == nil && v != nil {
+		err = json.Unmarshal(text, v)
 	}
-	return a, err
+	return err
 }
