@@ -59,6 +59,8 @@ type Client struct {
 	token  string
 	http   *http.Client
 	dialer websocket.Dialer
+
+	atWork func() bool // whether the server's process is busy right now; nil: nobody knows
 }
 
 // NewClient returns a client. It doesn't connect. Close frees its idle connections.
@@ -253,6 +255,17 @@ func (c *Client) Ping(ctx context.Context) error {
 		return fmt.Errorf("ask for status: %w", err)
 	}
 	return nil
+}
+
+// errAtWork says that the server doesn't answer but works, as on a very large message.
+var errAtWork = errors.New("jupyter server is busy")
+
+// excuse turns err into errAtWork if it says that the server doesn't answer and the server is seen to be busy.
+func (c *Client) excuse(err error) error {
+	if errors.Is(err, ErrUnavailable) && c.atWork != nil && c.atWork() {
+		return errAtWork
+	}
+	return err
 }
 
 // isGone says whether the server answered that it has no such thing.

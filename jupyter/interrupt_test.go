@@ -98,7 +98,7 @@ func TestInterruptBeforeTheKernelBegins(t *testing.T) {
 func TestLateInterruptsNeverHitTheNextCell(t *testing.T) {
 	k := open(t)
 	want(t, k, "v = 5", "")
-	for i := range 200 {
+	for i := range 100 {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		p, done := background(t, ctx, k, ExecuteRequest{Code: "print('go', flush=True)"})
 		if i%2 == 0 {

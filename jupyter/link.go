@@ -114,7 +114,8 @@ func (k *Kernel) dial(ctx context.Context, client *Client, kernelID string, agai
 			return fmt.Errorf("connect to kernel %s: %w", kernelID, err)
 		}
 		c = newConn(ctx, ws, session, func(ctx context.Context) (KernelModel, error) {
-			return client.Kernel(ctx, kernelID)
+			model, err := client.Kernel(ctx, kernelID)
+			return model, client.excuse(err)
 		})
 		if again {
 			return c.meet(ctx)

@@ -71,3 +71,13 @@ func ticksAt(at time.Time) uint64 {
 	const tick = int64(10 * time.Millisecond)
 	return uint64(max(0, (now.Nano()-int64(time.Since(at)))/tick-1))
 }
+
+// isRunning says whether a process of ours runs, waits for a processor or for a disk right now (proc_pid_stat(5)).
+func isRunning(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, ok := strings.Cut(string(stat), ") ") // our own process: no parenthesis in its name
+	return ok && (strings.HasPrefix(rest, "R") || strings.HasPrefix(rest, "D"))
+}

@@ -155,7 +155,7 @@ func (m *Managed) suspect(c *Client) {
 func (m *Managed) answers(ctx context.Context, in *instance) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
-	if in.client.Ping(ctx) != nil {
+	if err := in.client.excuse(in.client.Ping(ctx)); err != nil && !errors.Is(err, errAtWork) {
 		return false
 	}
 	in.doubted.Store(false)
@@ -218,7 +218,11 @@ func (m *Managed) start(ctx context.Context, in *instance, log *logFile) (*Clien
 	}
 	line, err := bufio.NewReader(ready).ReadString('\n')
 	if line == "ready\n" {
-		return NewClient(ClientConfig{Socket: filepath.Join(in.dir, "s"), Token: token})
+		c, err := NewClient(ClientConfig{Socket: filepath.Join(in.dir, "s"), Token: token})
+		if err == nil {
+			c.atWork = func() bool { return isRunning(in.tree.PID()) }
+		}
+		return c, err
 	}
 	_ = in.kill(ctx, 0)
 	<-in.tree.Done()

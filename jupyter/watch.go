@@ -14,7 +14,7 @@ import (
 const (
 	watchEvery  = 1250 * time.Millisecond // looks this often while a run is on
 	watchLooks  = 3                       // looks in a row with nothing new that make up the mind
-	probeLimit  = 2500 * time.Millisecond // a server that takes longer for a REST call is hung
+	probeLimit  = 2500 * time.Millisecond // a server that takes longer for a REST call, and isn't seen to work, is hung
 	patience    = 2 * time.Second         // before a start is looked at
 	watchStarts = time.Second             // and how often then
 )
@@ -188,12 +188,13 @@ func (c *Client) watchStart(ctx context.Context, kernelID string) error {
 // alive returns an error if the server doesn't answer or the kernel is gone.
 func (c *Client) alive(ctx context.Context, kernelID string) error {
 	if kernelID == "" {
-		if err := c.Ping(ctx); errors.Is(err, ErrUnavailable) {
+		if err := c.excuse(c.Ping(ctx)); errors.Is(err, ErrUnavailable) {
 			return err
 		}
 		return nil
 	}
 	model, err := c.Kernel(ctx, kernelID)
+	err = c.excuse(err)
 	switch {
 	case err != nil && isGone(err), err == nil && model.ExecutionState == "dead":
 		return errDeadKernel
