@@ -20,7 +20,7 @@ type serveCmd struct {
 	InsecureNoAuth bool   `env:"CELLD_INSECURE_NO_AUTH" help:"Listen on all addresses although there is no access token."`
 
 	AccessToken     string `env:"CELLD_ACCESS_TOKEN,EXECD_ACCESS_TOKEN" placeholder:"TOKEN" help:"Token that every request must carry."`
-	AccessTokenFile string `env:"CELLD_ACCESS_TOKEN_FILE" type:"path" placeholder:"FILE" help:"File that holds the access token."`
+	AccessTokenFile string `env:"CELLD_ACCESS_TOKEN_FILE" type:"path" placeholder:"FILE" help:"File that holds the access token, where nothing else gives one."`
 
 	Workspace      string `env:"CELLD_WORKSPACE" type:"path" placeholder:"DIR" help:"Where commands and contexts start: else /workspace where it exists, else the current directory."`
 	DataDir        string `env:"CELLD_DATA_DIR" type:"path" placeholder:"DIR" help:"Logs and databases: else /var/lib/celld as root, else ~/.local/state/celld."`
