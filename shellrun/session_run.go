@@ -83,6 +83,7 @@ type running struct {
 	stopped chan struct{} // closed when the interruption is through
 	cut     bool          // it was interrupted
 	told    bool          // Note has been told that the shell has ended
+	again   bool          // the shell was asked for the record once more
 	whole   bool          // the shell put back what had been taken from it
 	flags   string        // the shell's options at the end
 	tick    uint64        // when it began
@@ -119,7 +120,7 @@ func (r *running) start(ctx context.Context) error {
 	}
 	r.tick = bootTick()
 	r.record = s.awaitRecord(f.mark)
-	if err := r.tell(`\builtin . '` + s.dir + `/w'`); err != nil && !r.sh.dying() {
+	if err := r.tell(s.source() + s.dir + `/w`); err != nil && !r.sh.dying() {
 		return fmt.Errorf("session %s: %w", s.id, err)
 	}
 	return nil
@@ -232,6 +233,15 @@ func (r *running) pipe(stdout, stderr io.Writer) error {
 	return nil
 }
 
+// source is what makes the shell read a file. bash reads the control pipe byte by byte, so that the shorter will do if
+// it can.
+func (s *Session) source() string {
+	if s.state.dot {
+		return `\builtin . `
+	}
+	return `\. `
+}
+
 // tell tells the shell a line; idle is closed when it has done what the line says.
 func (r *running) tell(line string) error {
 	err := r.sh.tell(line)
@@ -294,6 +304,7 @@ func (r *running) found(otherwise func() SessionExit) (SessionExit, error) {
 // tried, or it does not execute any more.
 func (r *running) askAgain() {
 	s := r.s
+	r.again = true
 	err := s.furnish()
 	if err == nil {
 		err = s.openSnapshots(r.sh)
@@ -302,7 +313,7 @@ func (r *running) askAgain() {
 		err = s.write("w", s.again(r.files.mark))
 	}
 	if err == nil {
-		r.tell(`\builtin . '` + s.dir + `/w'`)
+		_ = r.tell(s.source() + s.dir + `/w`) // or the shell dies
 	}
 }
 

@@ -19,6 +19,7 @@ func (r *running) settle(ctx context.Context) {
 	s := r.s
 	defer s.turns.pass()
 	defer close(s.settled)
+	r.leave() // while the shell tells its state
 	good := !r.sh.dying() && r.snapshot() && (!r.cut || r.calm()) && !s.state.stuck
 	if good {
 		s.survey(r.sh)
@@ -31,7 +32,9 @@ func (r *running) settle(ctx context.Context) {
 	if !good || !r.sh.alone {
 		s.remember(r.run.ID)
 	}
-	r.leave()
+	if r.cut || r.again {
+		s.clear("w", "debug")
+	}
 	select {
 	case <-s.closing:
 	default:
@@ -62,9 +65,6 @@ func (r *running) leave() {
 	}
 	if r.files.status {
 		s.clear("status")
-	}
-	if r.cut {
-		s.clear("debug")
 	}
 }
 

@@ -35,6 +35,7 @@ type state struct {
 	builtin []byte // a function of that name
 	alias   bool   // some alias has the name of a reserved word
 	exec    bool   // some function is called exec, and posix mode is off
+	dot     bool   // some function is called .
 	status  int    // $?
 	frozen  bool   // the marker can't be changed any more
 
@@ -126,7 +127,11 @@ func splitSnapshot(b []byte, mark string) (p parts, ok bool) {
 		}
 		b = b[n:]
 	}
-	p.variables, b = cutCommands(b, "declare -f")
+	if bytes.Contains(b, []byte("\ndeclare -f")) { // or it is all variables
+		p.variables, b = cutCommands(b, "declare -f")
+	} else {
+		p.variables, b = b, nil
+	}
 	p.attributes, p.functions = cutCommands(b, "")
 	for line := range bytes.Lines(p.attributes) {
 		if bytes.HasPrefix(line, []byte("declare -f")) && bytes.HasSuffix(line, []byte(" builtin\n")) {
@@ -166,10 +171,13 @@ func (st *state) take(b []byte, mark string) (p parts, ok bool) {
 			}
 		}
 	}
-	st.exec = false
+	st.exec, st.dot = false, false
 	for line := range bytes.Lines(p.attributes) {
-		if bytes.HasSuffix(line, []byte(" exec\n")) {
+		switch {
+		case bytes.HasSuffix(line, []byte(" exec\n")):
 			st.exec = !slices.Contains(optionList(p.variables, "SHELLOPTS"), "posix")
+		case bytes.HasSuffix(line, []byte(" .\n")):
+			st.dot = true
 		}
 	}
 	st.frozen = isReadonly(p.variables, "CELLD_EXECUTION_ID")
