@@ -27,7 +27,6 @@ type pump struct {
 	flow *flow
 	buf  []byte
 	n    int // bytes in buf, of the last read
-	err  error
 }
 
 func newPump(file *os.File, to io.Writer, f *flow, size int) *pump {

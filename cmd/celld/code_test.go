@@ -233,7 +233,7 @@ func testContexts(t *testing.T, shared *daemon) {
 		value := "a\nb'\"$HOME é"
 		c := d.context(m{"cwd": dir, "envs": m{"OWN": value, "EMPTY": ""}})
 		d.says(c.ID, "import os; print(os.getcwd()); print([os.environ['OWN'], os.environ['EMPTY']])",
-			dir+"\n"+fmt.Sprintf("['a\\nb\\'\"$HOME é', '']\n"))
+			dir+"\n"+"['a\\nb\\'\"$HOME é', '']\n")
 		d.says(c.ID, "import subprocess; print(subprocess.run('pwd; echo \"$OWN\"', shell=True, capture_output=True, text=True).stdout)", dir+"\n"+value+"\n\n")
 		if o := d.code("python", "import os; print(os.environ.get('OWN'), os.getcwd())"); o.out() != "None "+d.ws+"\n" {
 			t.Errorf("another context prints %q", o.out())
