@@ -23,19 +23,22 @@ func commands(b []byte) iter.Seq[[]byte] {
 
 // commandLen returns the length of the first command of b, which isn't empty.
 func commandLen(b []byte) int {
-	var quote byte // 0, ', " or $ for $'…'
+	var quote byte // what ends the quotes we are in, or 0
+	raw := false   // a backslash in them is itself
 	for i := 0; i < len(b); i++ {
 		switch c := b[i]; {
-		case c == '\\' && quote != '\'':
+		case c == '\\' && !raw:
 			i++
-		case quote == 0 && c == '\n':
+		case quote != 0:
+			if c == quote {
+				quote, raw = 0, false
+			}
+		case c == '\n':
 			return i + 1
-		case quote == 0 && c == '\'' && i > 0 && b[i-1] == '$':
-			quote = '$'
-		case quote == 0 && (c == '\'' || c == '"'):
+		case c == '"':
 			quote = c
-		case quote == '$' && c == '\'', quote != 0 && c == quote:
-			quote = 0
+		case c == '\'':
+			quote, raw = c, i == 0 || b[i-1] != '$'
 		}
 	}
 	return len(b)
