@@ -248,3 +248,56 @@ func FuzzSplitSnapshot(f *testing.F) {
 		_ = restoreScript(p, restored, "")
 	})
 }
+
+// TestSessionStateOutlivesItsShell gives a session a random state and ends its shell: the next one says the same of itself.
+func TestSessionStateOutlivesItsShell(t *testing.T) {
+	h := testSessions(t)
+	const ask = `declare -p v arr m n low ref 2>/dev/null; alias; trap -p USR1 USR2 EXIT; shopt; set -o; umask; ulimit -Sa; ulimit -Ha
+declare -f; declare -F; pwd; echo "${OLDPWD-}|$#|$*|$-"; env | grep -v -e '^_=' -e '^CELLD_' -e '^SHLVL=' | sort`
+	options := []string{"allexport", "braceexpand", "errtrace", "functrace", "hashall", "monitor", "noclobber", "noglob",
+		"notify", "nounset", "physical", "pipefail", "posix", "keyword"}
+	shopts := []string{"autocd", "cdspell", "dotglob", "expand_aliases", "extglob", "failglob", "globstar", "lastpipe",
+		"nocaseglob", "nullglob", "xpg_echo", "inherit_errexit", "localvar_inherit", "extdebug"}
+	rapid.Check(t, func(rt *rapid.T) {
+		s := openLoose(t, h)
+		defer s.Close(context.Background())
+		str := func(label string) string { return quote(bashString(rt, label)) }
+		lines := []string{
+			"v=" + str("v"), "arr=(" + str("a0") + " [7]=" + str("a7") + ")", "declare -A m=([" + str("key") + "x]=" + str("value") + ")",
+			"declare -i n=5; declare -l low=" + str("low") + "; declare -n ref=v", "export E=" + str("export"),
+			"alias al=" + str("alias"), "trap -- " + str("trap") + " USR1", "trap '' USR2", "trap 'true' EXIT",
+			"f() { local x=" + str("in f") + "; cat <<E\n$x\nE\n}; declare -ft f", "g-h() { if true; then for i in 1 2; do :; done; fi; }",
+			"umask 0" + rapid.StringMatching("[0-7]{3}").Draw(rt, "umask"), "ulimit -Sn 600; ulimit -c 0", "cd /var/run",
+			"set -- " + str("1") + " " + str("2"), "readonly v", "unset HOME TERM", "declare -x unset_yet",
+		}
+		lines = rapid.Permutation(lines).Draw(rt, "lines")[:rapid.IntRange(3, len(lines)).Draw(rt, "count")]
+		for _, o := range rapid.SliceOfDistinct(rapid.SampledFrom(shopts), rapid.ID).Draw(rt, "shopt") {
+			lines = append(lines, "shopt "+rapid.SampledFrom([]string{"-s ", "-u "}).Draw(rt, "switch")+o)
+		}
+		for _, o := range rapid.SliceOfDistinct(rapid.SampledFrom(options), rapid.ID).Draw(rt, "set") {
+			lines = append(lines, "set "+rapid.SampledFrom([]string{"-o ", "+o "}).Draw(rt, "switch")+o)
+		}
+		s.run(strings.Join(lines, "\n"))
+		before := s.run(ask)
+		if res := s.run("alias al=lost\nexport NEW=lost\nkill -9 $$"); !res.Ended {
+			rt.Fatal(res)
+		}
+		after := s.run(ask)
+		if before.out != after.out {
+			rt.Fatalf("after %q:\n%s", lines, difference(before.out, after.out))
+		}
+	})
+}
+
+// difference shows the lines that only one of two texts has.
+func difference(a, b string) string {
+	var out strings.Builder
+	for _, side := range []struct{ mark, text, other string }{{"-", a, b}, {"+", b, a}} {
+		for line := range strings.Lines(side.text) {
+			if !strings.Contains("\n"+side.other, "\n"+line) {
+				out.WriteString(side.mark + line)
+			}
+		}
+	}
+	return out.String()
+}

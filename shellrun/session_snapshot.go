@@ -285,13 +285,18 @@ func restoreScript(p parts, from origin, then string) string {
 	}
 	fmt.Fprintf(&b, "\\builtin shopt %s expand_aliases\n", expand)
 	if from == restored {
-		b.WriteString("\\builtin set +B +h\n") // those that are on in a new shell
+		b.WriteString("\\builtin set +BhET\n") // those that are on in a new shell, or by extdebug
 		for _, o := range optionList(p.variables, "SHELLOPTS") {
-			if o != "posix" {
+			switch o {
+			case "posix", "allexport": // which would export what turns posix on
+			default:
 				fmt.Fprintf(&b, "\\builtin set -o %s\n", o)
 			}
 		}
 		b.WriteString(posix)
+		if slices.Contains(optionList(p.variables, "SHELLOPTS"), "allexport") {
+			b.WriteString("\\builtin set -o allexport\n")
+		}
 	}
 	return b.String()
 }
