@@ -518,6 +518,8 @@ func TestSessionIsNotStoppedByFrozenFunctions(t *testing.T) {
 		"builtin() { :; }; readonly -f builtin",
 		"exec() { :; }; readonly -f exec; readonly POSIXLY_CORRECT",
 		".() { :; }; readonly -f .",
+		"readonly CELLD_S=7",
+		"readonly CELLD_P CELLD_I=1 CELLD_F=x CELLD_O",
 		"set() { :; }; unset() { :; }; declare() { :; }; readonly -f set unset declare",
 	} {
 		s.run("K=7")

@@ -40,7 +40,7 @@ type state struct {
 	frozen  bool   // the marker can't be changed any more
 
 	untrapped bool // our own trap has been taken away
-	stuck     bool // there is a function called exec and no way past it
+	stuck     bool // a function called exec, or variables of ours, can't be got past
 }
 
 // inMemory is the size up to which a snapshot is kept in memory; a typical one has 6 KB.
@@ -182,6 +182,9 @@ func (st *state) take(b []byte, mark string) (p parts, ok bool) {
 	}
 	st.frozen = isReadonly(p.variables, "CELLD_EXECUTION_ID")
 	st.stuck = st.exec && isReadonly(p.variables, "POSIXLY_CORRECT")
+	for _, name := range ownVariables { // tail has unset those it could
+		st.stuck = st.stuck || variable(p.variables, name) != nil
+	}
 	st.untrapped = !slices.ContainsFunc(p.traps, func(c []byte) bool { return isTrap(c, ownTrap) })
 	return p, true
 }
@@ -230,6 +233,9 @@ func variable(variables []byte, name string) []byte {
 		}
 	}
 }
+
+// ownVariables hold something of ours between the end of a run's text and the snapshot.
+var ownVariables = []string{"CELLD_S", "CELLD_P", "CELLD_F", "CELLD_I", "CELLD_O"}
 
 // unsaved are the variables that bash keeps itself or that are ours.
 var unsaved = map[string]bool{
@@ -306,7 +312,7 @@ func restoreVariables(b *strings.Builder, variables []byte) (posix string) {
 	seen := make(map[string]bool)
 	for command := range commands(variables) {
 		attributes, name, ok := declared(command)
-		if !ok || unsaved[name] {
+		if !ok || unsaved[name] || slices.Contains(ownVariables, name) {
 			continue
 		}
 		seen[name] = true
