@@ -91,3 +91,21 @@ func TestBesideDoesNotHoldTheQueueAndEndsWithTheSession(t *testing.T) {
 		t.Errorf("the command ended with status %d", code)
 	}
 }
+
+func TestBesideRunsAsTheSessionsUser(t *testing.T) {
+	s := open(t, testSessions(t), asNobody)
+	s.run("K=7; f() { echo $K; }")
+	r := &Runner{Workspace: "/", Env: testEnv()}
+	var out, errs bytes.Buffer
+	c, err := s.Beside(Command{ID: nonce(), Text: "f; id -u\n#" + strings.Repeat("x", 200_000), Stdout: &out, Stderr: &errs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := r.Prepare(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, err := p.Run(t.Context()); err != nil || status.Code != 0 || out.String() != "7\n65534\n" || errs.String() != "" {
+		t.Errorf("status %d, %v, %q, %q", status.Code, err, out.String(), errs.String())
+	}
+}
