@@ -11,6 +11,7 @@ input() is read from the terminal. Ctrl-D ends. The access token, if there is on
 import getpass
 import json
 import os
+import signal
 import sys
 import threading
 
@@ -24,6 +25,7 @@ class Notebook:
         self.socket = websocket.create_connection(url.replace("http", "ws", 1) + "/ws", header=header)
         self.language = language
         self.cells = 0
+        self.running = None
         self.sending = threading.Lock()
 
     def send(self, **message):
@@ -34,15 +36,16 @@ class Notebook:
         """Runs a cell and shows its events up to the last one."""
         self.cells += 1
         ref = f"cell-{self.cells}"
+        self.running = ref
         self.send(op="run", ref=ref, kind="code", code=code, context={"language": self.language}, stdin=True)
         while True:
-            try:
-                event = json.loads(self.socket.recv())
-            except KeyboardInterrupt:
-                self.send(op="interrupt", ref=ref)
-                continue
+            event = json.loads(self.socket.recv())
             if event.get("ref") == ref and self.show(event, ref):
                 return
+
+    def interrupt(self, *_):
+        """Ends the running cell. It is called wherever the program is, so what it sends goes out on a thread of its own."""
+        threading.Thread(target=self.send, kwargs={"op": "interrupt", "ref": self.running}).start()
 
     def show(self, event, ref):
         """Shows one event and tells whether it was the last."""
@@ -82,6 +85,7 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     notebook = Notebook(sys.argv[1].rstrip("/"), sys.argv[2] if len(sys.argv) > 2 else "python")
+    signal.signal(signal.SIGINT, notebook.interrupt)
     for cell in cells(iter(sys.stdin.readline, "")):
         notebook.run(cell)
 

@@ -41,6 +41,10 @@ func (k *Kernel) revive(ctx context.Context, old *conn) (*conn, error) {
 		return nil, err
 	}
 	c, err := k.connect(ctx, client)
+	if errors.Is(err, errDeadKernel) && ctx.Err() == nil {
+		// Once more: many kernels that start at the same time can be given the same ports.
+		c, err = k.connect(ctx, client)
+	}
 	if errors.Is(err, ErrUnavailable) {
 		k.server.suspect(client)
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"time"
 
 	"github.com/celld/celld/backends"
 	"github.com/celld/celld/internal/proctree"
@@ -27,6 +28,10 @@ var aliases = map[string]string{
 	"js": "javascript", "node": "javascript", "ts": "typescript",
 	"sh": "bash", "shell": "bash", "golang": "go",
 }
+
+// jupyterStart is what a first cell waits for celld's own Jupyter Server, which a busy machine or a cold disk makes slow.
+// One that can't be started is told at once.
+const jupyterStart = 30 * time.Second
 
 // kernelLanguages are the languages that run in Jupyter kernels.
 var kernelLanguages = []string{"python", "bash", "javascript", "typescript", "java", "go"}
@@ -73,7 +78,7 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 	} else {
 		r.managed = jupyter.NewManaged(jupyter.ManagedConfig{
 			Prefix: s.Prefix, RunDir: filepath.Join(s.RunDir, jupyterDir), Log: filepath.Join(s.DataDir, "jupyter.log"), Env: env,
-			OOMScore: oomScore,
+			OOMScore: oomScore, AnswerWithin: jupyterStart,
 		})
 		conf.Managed = r.managed
 	}
