@@ -12,6 +12,7 @@ import (
 // TestNotebookExample does with docs/notebook.py what its reader would.
 func TestNotebookExample(t *testing.T) {
 	d := start(t, launch{raw: true})
+	d.python()
 	cmd := exec.CommandContext(t.Context(), prefixDir(t)+"/python/bin/python", "../../docs/notebook.py", d.url)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

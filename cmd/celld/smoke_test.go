@@ -18,6 +18,7 @@ func TestCommandStreamsLinesAndTheExitStatus(t *testing.T) {
 	if o.failed() != "CommandExecError" || o.code != 3 {
 		t.Errorf("ended with %+v", o.end)
 	}
+	d.python()
 	if o := d.code("python", "print('hi')\n6*7"); o.out() != "hi\n" || len(o.results) != 1 || o.results[0].Results["text"] != "42" {
 		t.Errorf("cell: %q %+v", o.out(), o.results)
 	}
