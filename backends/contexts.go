@@ -294,10 +294,15 @@ func (cs *contexts) list(match func(*openContext) bool) []*openContext {
 	return all
 }
 
-func (cs *contexts) closeAll(ctx context.Context) {
+// refuse lets no more contexts be opened.
+func (cs *contexts) refuse() {
 	cs.mu.Lock()
+	defer cs.mu.Unlock()
 	cs.closed = true
-	cs.mu.Unlock()
+}
+
+// closeAll closes all contexts. None must be opened any more.
+func (cs *contexts) closeAll(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, e := range cs.list(func(*openContext) bool { return true }) {
 		wg.Go(func() { cs.close(ctx, e) })

@@ -491,6 +491,7 @@ func (c *Controller) Shutdown(ctx context.Context) error {
 		all = append(all, e)
 	}
 	c.mu.Unlock()
+	c.contexts.refuse()
 	for _, e := range all {
 		e.Stop(ErrShutdown)
 	}

@@ -475,27 +475,23 @@ func survivors(d *daemon) {
 	h := d.holder()
 	id := d.command(h.held("nohup sleep 978.1 >/dev/null 2>&1 & (setsid sleep 978.2 &) ; echo up")).init.ID
 	st := d.status(id)
-	if st.Running || len(d.survivorsOf(id)) != 2 {
-		d.t.Errorf("status %+v, survivors %v", st, d.survivorsOf(id))
+	if st.Running || len(st.Survivors) != 2 {
+		d.t.Errorf("status %+v", st)
+	}
+	var list []commandStatus
+	if got := d.call("GET", "/command?state=finished", nil, &list); got != 200 || !slices.ContainsFunc(list, func(x commandStatus) bool {
+		return x.ID == id && slices.Equal(x.Survivors, st.Survivors)
+	}) {
+		d.t.Errorf("%v are not in the list", st.Survivors)
 	}
 	if got := d.call("DELETE", "/command?id="+id, nil, nil); got != 200 {
 		d.t.Errorf("end the survivors: %d", got)
 	}
 	h.wait()
-	if left := d.survivorsOf(id); len(left) != 0 {
-		d.t.Errorf("survivors %v", left)
+	if st := d.status(id); len(st.Survivors) != 0 {
+		d.t.Errorf("survivors %v", st.Survivors)
 	}
 	d.refused(409, "DELETE", "/command?id="+id, nil)
-}
-
-// survivorsOf are the processes that a finished command has left running.
-func (d *daemon) survivorsOf(id string) []int {
-	d.t.Helper()
-	var st struct{ Survivors []int }
-	if got := d.call("GET", "/command/status/"+id, nil, &st); got != 200 {
-		d.t.Fatalf("status: %d", got)
-	}
-	return st.Survivors
 }
 
 func resourceLimits(d *daemon) {

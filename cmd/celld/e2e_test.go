@@ -16,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/celld/celld/openapi/openapitest"
 )
@@ -45,8 +46,9 @@ type daemon struct {
 }
 
 type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+	mu   sync.Mutex
+	b    bytes.Buffer
+	more chan struct{} // closed at the next line; nil when nobody waits
 }
 
 // Write implements io.Writer.
@@ -60,6 +62,32 @@ func (l *lockedBuffer) add(line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.b.WriteString(line + "\n")
+	if l.more != nil {
+		close(l.more)
+		l.more = nil
+	}
+}
+
+// await returns when the log holds text.
+func (l *lockedBuffer) await(t *testing.T, text string) {
+	t.Helper()
+	for {
+		l.mu.Lock()
+		if strings.Contains(l.b.String(), text) {
+			l.mu.Unlock()
+			return
+		}
+		if l.more == nil {
+			l.more = make(chan struct{})
+		}
+		more := l.more
+		l.mu.Unlock()
+		select {
+		case <-more:
+		case <-time.After(patience):
+			t.Fatalf("no %q in the log:\n%s", text, l.String())
+		}
+	}
 }
 
 func (l *lockedBuffer) String() string {

@@ -54,9 +54,21 @@ func (s *serveCmd) Run() error {
 	if err := s.hideSecrets(); err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a log that nobody reads any more is no reason to die
+	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
 	defer stop()
 	return s.serve(ctx, log)
+}
+
+// stopSignals are what ends the daemon: what was ignored when it started stays so, as nohup wants it.
+func stopSignals() []os.Signal {
+	all := []os.Signal{syscall.SIGTERM}
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGHUP} {
+		if !signal.Ignored(sig) {
+			all = append(all, sig)
+		}
+	}
+	return all
 }
 
 func (s *serveCmd) logger() (*slog.Logger, error) {

@@ -18,10 +18,11 @@ import (
 // anything that a test starts would run by itself.
 const patience = 2 * time.Minute
 
-// holder is a pipe that a command holds, and everything it starts, so that its end tells when the last of them is gone.
+// holder is a pipe that commands hold, and everything they start, so that its end tells when the last of them is gone.
 type holder struct {
 	t    *testing.T
 	path string
+	own  *os.File // the test's own hold, until all have started
 	gone chan struct{}
 }
 
@@ -30,27 +31,28 @@ func (d *daemon) holder() *holder {
 	h := &holder{t: d.t, path: d.fifo(), gone: make(chan struct{})}
 	go func() {
 		defer close(h.gone)
-		f, err := os.Open(h.path) // waits for the first of them
+		f, err := os.Open(h.path) // waits for the other side
 		if err != nil {
 			return
 		}
 		defer f.Close()
 		io.Copy(io.Discard, f)
 	}()
-	d.t.Cleanup(func() { // let the goroutine go
-		if fd, err := unix.Open(h.path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
-			unix.Close(fd)
-		}
-	})
+	var err error
+	if h.own, err = os.OpenFile(h.path, os.O_WRONLY, 0); err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { h.own.Close() })
 	return h
 }
 
 // held makes a command hold the pipe.
 func (h *holder) held(command string) string { return "exec 9>" + h.path + "; " + command }
 
-// wait returns when nobody is left.
+// wait returns when nobody is left. Nobody may be about to start.
 func (h *holder) wait() {
 	h.t.Helper()
+	h.own.Close()
 	select {
 	case <-h.gone:
 	case <-time.After(patience):
@@ -58,7 +60,9 @@ func (h *holder) wait() {
 	}
 }
 
+// isHeld says whether somebody is left. Nobody may be about to start.
 func (h *holder) isHeld() bool {
+	h.own.Close()
 	select {
 	case <-h.gone:
 		return false
@@ -137,6 +141,7 @@ type commandStatus struct {
 	Running            bool
 	Background         bool
 	PID                int
+	Survivors          []int
 	ExitCode           *int       `json:"exit_code"`
 	StartedAt          time.Time  `json:"started_at"`
 	FinishedAt         *time.Time `json:"finished_at"`

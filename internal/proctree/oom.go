@@ -28,7 +28,8 @@ func ChildOOMScore() (int, error) {
 	return min(1000, own+oomDistance), nil
 }
 
-// setOOMScoreAdj is best effort: where it fails, memory is short for everybody alike.
+// setOOMScoreAdj gives a process a value, and what it has forked before it got it. It is best effort: where it fails,
+// memory is short for everybody alike.
 func setOOMScoreAdj(pid, value int) {
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -36,4 +37,12 @@ func setOOMScoreAdj(pid, value int) {
 	}
 	_, _ = unix.Write(fd, strconv.AppendInt(nil, int64(value), 10))
 	unix.Close(fd)
+	var buf [512]byte
+	name := strconv.Itoa(pid)
+	n, _ := readFile("/proc/"+name+"/task/"+name+"/children", buf[:])
+	for _, child := range strings.Fields(string(buf[:n])) {
+		if pid, err := strconv.Atoi(child); err == nil {
+			setOOMScoreAdj(pid, value)
+		}
+	}
 }
