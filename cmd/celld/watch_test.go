@@ -119,13 +119,6 @@ func (d *daemon) each(t *testing.T, tests map[string]func(*daemon)) {
 	}
 }
 
-// soon is a context for something that should be over at once.
-func (d *daemon) soon() context.Context {
-	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
-	d.t.Cleanup(cancel)
-	return ctx
-}
-
 // lines are the lines of a stream, as clients put them together from events.
 func lines(texts []string) []string {
 	all := make([]string, len(texts))
