@@ -3,8 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -120,9 +118,9 @@ func (s *Server) writeStdin(c echo.Context) error {
 	if write == nil {
 		return &problem{http.StatusConflict, openapi.ErrorCodeConflict, "it was not started with stdin_open"}
 	}
-	data, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, s.config.MaxBody))
+	data, err := s.body(c)
 	if err != nil {
-		return fmt.Errorf("read the body: %w", err)
+		return err
 	}
 	if err := write(c.Request().Context(), data, eof); err != nil {
 		return err

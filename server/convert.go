@@ -15,15 +15,25 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
+// body reads the body of a request. One that says that it is too large is not read at all.
+func (s *Server) body(c echo.Context) ([]byte, error) {
+	r := c.Request()
+	if r.ContentLength > s.config.MaxBody {
+		return nil, &http.MaxBytesError{Limit: s.config.MaxBody}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), r.Body, s.config.MaxBody))
+	var tooLarge *http.MaxBytesError
+	if err != nil && !errors.As(err, &tooLarge) {
+		err = badRequest("read the body: %v", err)
+	}
+	return body, err
+}
+
 // decode reads a JSON body into v. Without a body v stays as it is, if that is allowed.
 func (s *Server) decode(c echo.Context, v any, mayBeEmpty bool) error {
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, s.config.MaxBody))
+	body, err := s.body(c)
 	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			return err
-		}
-		return badRequest("read the body: %v", err)
+		return err
 	}
 	if mayBeEmpty && len(strings.TrimSpace(string(body[:min(len(body), 64)]))) == 0 {
 		return nil

@@ -5,8 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -168,9 +166,9 @@ func (s *Server) getOperation(c echo.Context) error {
 
 // createCommandOperation is POST /command/operations: a background command, once.
 func (s *Server) createCommandOperation(c echo.Context) error {
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, s.config.MaxBody))
+	body, err := s.body(c)
 	if err != nil {
-		return fmt.Errorf("read the body: %w", err)
+		return err
 	}
 	var q openapi.CommandOperationRequest
 	d := json.NewDecoder(bytes.NewReader(body))

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -56,9 +54,9 @@ func terminalRequest(q *openapi.CreatePTYRequest) (backends.Request, error) {
 
 // createPTYOperation is POST /pty/operations: a terminal, once.
 func (s *Server) createPTYOperation(c echo.Context) error {
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, s.config.MaxBody))
+	body, err := s.body(c)
 	if err != nil {
-		return fmt.Errorf("read the body: %w", err)
+		return err
 	}
 	var q openapi.PTYOperationRequest
 	d := json.NewDecoder(bytes.NewReader(body))
