@@ -23,12 +23,15 @@ import (
 var launcher string
 
 const (
-	readyWithin  = 60 * time.Second        // a server that takes longer to start is given up
+	readyWithin  = 20 * time.Second        // a server that takes longer to start is given up, and started again
 	answerWithin = 4500 * time.Millisecond // what a caller waits for a server that starts
 	stopGrace    = 2 * time.Second         // for server and kernels to end by themselves
 )
 
 const maxSocketPath = 107 // unix(7)
+
+// errSlow says that a server was given up because it had not started in time.
+var errSlow = errors.New("did not start")
 
 // ManagedConfig says how to run a server of our own.
 type ManagedConfig struct {
@@ -83,23 +86,26 @@ func NewManaged(cfg ManagedConfig) *Managed {
 	return &Managed{cfg: cfg}
 }
 
-// Client returns a client of the running server and starts it if need be. It takes at most 5 s: then, and if the
-// server can't be started, the error wraps [ErrUnavailable] and says why. The next call tries again.
+// Client returns a client of the running server and starts it if need be. It takes at most the time of
+// ManagedConfig.AnswerWithin: then, and if the server can't be started, the error wraps [ErrUnavailable] and says why.
+// The next call tries again.
 func (m *Managed) Client(ctx context.Context) (*Client, error) {
+	limit := time.NewTimer(m.cfg.AnswerWithin)
+	defer limit.Stop()
 	for {
 		in, err := m.instance(ctx)
 		if err != nil {
 			return nil, err
 		}
-		limit := time.NewTimer(m.cfg.AnswerWithin)
 		select {
 		case <-in.started:
-			limit.Stop()
 		case <-limit.C:
 			return nil, fmt.Errorf("%w: it is still starting", ErrUnavailable)
 		case <-ctx.Done():
-			limit.Stop()
 			return nil, context.Cause(ctx)
+		}
+		if errors.Is(in.err, errSlow) {
+			continue // as long as the caller waits
 		}
 		if in.err != nil {
 			return nil, in.err
@@ -227,7 +233,7 @@ func (m *Managed) start(ctx context.Context, in *instance, log *logFile) (*Clien
 	_ = in.kill(ctx, 0)
 	<-in.tree.Done()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, fmt.Errorf("%w: %s did not start in %v", ErrUnavailable, found.Server, readyWithin)
+		return nil, fmt.Errorf("%w: %s %w in %v", ErrUnavailable, found.Server, errSlow, readyWithin)
 	}
 	said := log.lastLine()
 	if said == "" {

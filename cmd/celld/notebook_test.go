@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"os/exec"
 	"strings"
@@ -13,7 +14,9 @@ import (
 func TestNotebookExample(t *testing.T) {
 	d := start(t, launch{raw: true})
 	d.python()
-	cmd := exec.CommandContext(t.Context(), prefixDir(t)+"/python/bin/python", "../../docs/notebook.py", d.url)
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // a notebook that waits for ever is told by its EOF
+	defer cancel()
+	cmd := exec.CommandContext(ctx, prefixDir(t)+"/python/bin/python", "../../docs/notebook.py", d.url)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ var aliases = map[string]string{
 
 // jupyterStart is what a first cell waits for celld's own Jupyter Server, which a busy machine or a cold disk makes slow.
 // One that can't be started is told at once.
-const jupyterStart = 30 * time.Second
+const jupyterStart = 45 * time.Second
 
 // kernelLanguages are the languages that run in Jupyter kernels.
 var kernelLanguages = []string{"python", "bash", "javascript", "typescript", "java", "go"}
