@@ -93,6 +93,7 @@ func TestSocket(t *testing.T) {
 		runs := map[string]m{
 			"command": {"kind": "command", "command": "echo ok; echo no >&2"},
 			"session": {"kind": "session", "session_id": "w", "create": true, "command": "echo ok"},
+			"code":    {"kind": "code", "context": m{"language": "python"}, "code": "print('ok')"},
 		}
 		for ref, run := range runs {
 			run["op"], run["ref"] = "run", ref
