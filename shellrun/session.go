@@ -234,11 +234,12 @@ func entries(env map[string]string) []string {
 // recorded is told the name of each file that appears among the records.
 func (s *Session) recorded(name string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.expect != "" && strings.HasSuffix(name, s.expect) {
+	expect, record := s.expect, s.record
+	s.mu.Unlock()
+	if expect != "" && strings.HasSuffix(name, expect) {
 		select {
-		case s.record <- name:
-		default:
+		case record <- name:
+		default: // it is there already
 		}
 	}
 }

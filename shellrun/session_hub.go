@@ -87,12 +87,12 @@ func (h *Sessions) folder() (string, error) {
 
 // watch sends the names of what appears in dir to s.recorded.
 func (h *Sessions) watch(dir string, s *Session) error {
-	h.mu.Lock() // so that the first event finds the entry
-	defer h.mu.Unlock()
 	wd, err := h.add(dir)
 	if err != nil {
 		return fmt.Errorf("watch session %s: %w", s.id, err)
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.watches[wd] = s
 	return nil
 }

@@ -38,7 +38,7 @@ func (r *running) interrupt(ctx context.Context) {
 		for range unwindTries {
 			pick := r.members
 			if !r.unwind() { // not our bash any more, or one that has lost its trap
-				pick = func(t *proctree.Table) []int { return append([]int{r.sh.tree.PID()}, r.members(t)...) }
+				pick = r.everyone
 			}
 			_ = r.s.hub.census.Kill(bound, grace, pick) // who can't be killed is left
 			grace = 0
@@ -46,6 +46,8 @@ func (r *running) interrupt(ctx context.Context) {
 			select {
 			case <-r.back:
 				patience.Stop()
+				// What the shell was about to start when it was told.
+				_ = r.s.hub.census.Kill(bound, 0, r.members)
 				return
 			case <-patience.C:
 			}
@@ -102,6 +104,16 @@ func (r *running) members(t *proctree.Table) []int {
 	found = append(found, t.Descendants(found...)...)
 	slices.Sort(found)
 	return slices.DeleteFunc(slices.Compact(found), func(pid int) bool { return spared[pid] })
+}
+
+// everyone finds the shell and what the run has started.
+func (r *running) everyone(t *proctree.Table) []int {
+	found := r.members(t)
+	// Not reaped yet after the look: then who had its number in the look was the shell.
+	if _, ok := t.Process(r.sh.tree.PID()); ok && !r.sh.dead() {
+		found = append(found, r.sh.tree.PID())
+	}
+	return found
 }
 
 // catches says whether the shell has a handler for sig (SigCgt in proc_pid_status(5)).

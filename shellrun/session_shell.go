@@ -131,7 +131,7 @@ func (s *Session) launch(ctx context.Context, sh *shell, script *os.File, from o
 		return s.failedStart(ctx, sh)
 	}
 	<-idle
-	if from == restored {
+	if from == restored && !sh.dead() {
 		setLimits(sh.tree.PID(), s.state.limits)
 	}
 	return nil
