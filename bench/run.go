@@ -18,7 +18,7 @@ type benchmark struct {
 
 func benchmarks() []benchmark {
 	return slices.Concat(commandBenchmarks(), streamBenchmarks(), codeBenchmarks(), idleBenchmarks(),
-		backgroundBenchmarks(), sessionBenchmarks(), fileBenchmarks(), soakBenchmarks())
+		backgroundBenchmarks(), sessionBenchmarks(), ptyBenchmarks(), fileBenchmarks(), soakBenchmarks())
 }
 
 // unavailable is returned by a benchmark of something that this celld doesn't have.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What celld calls from Debian: bash and the programs that its commands and sessions are used to.
+# What celld calls from Debian: bash and the programs that its commands, sessions and terminals are used to.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -11,5 +11,8 @@ need ps procps
 need ss iproute2
 need setsid util-linux
 need git git
+need less less
+need vim vim
+need tmux tmux
 [ -e /etc/ssl/certs/ca-certificates.crt ] || want+=(ca-certificates)
 [ ${#want[@]} -eq 0 ] || apt_install "${want[@]}"

@@ -3,6 +3,7 @@ package ptyrun
 import (
 	"io"
 	"os"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 const (
 	ttyBuffer  = 16 << 10
 	pipeBuffer = 64 << 10
-	// ttyRead is about the most that one read of a terminal gives; with less there is no more.
+	// ttyRead is about the most that one read of a terminal gives; with less there is hardly more.
 	ttyRead = 2 << 10
 	// maxRest bounds what is read after the end: background jobs may go on printing for ever, and what the first process
 	// wrote is not more than fits into the kernel's buffers.
@@ -26,7 +27,6 @@ type pump struct {
 	to   io.Writer
 	flow *flow
 	buf  []byte
-	n    int // bytes in buf, of the last read
 }
 
 func newPump(file *os.File, to io.Writer, f *flow, size int) *pump {
@@ -34,45 +34,48 @@ func newPump(file *os.File, to io.Writer, f *flow, size int) *pump {
 	return &pump{file: file, conn: conn, to: to, flow: f, buf: make([]byte, size)}
 }
 
-// run reads until settle is called or nobody can write any more, then takes what is left.
+// run passes on what comes until settle is called or nobody can write any more, then what is left. It stays inside one
+// call to the poller, which would forget an event that came between two calls.
 func (p *pump) run() {
-	for {
-		p.flow.wait()
-		if p.conn.Read(p.ready) != nil || p.n == 0 {
-			break
+	p.conn.Read(func(fd uintptr) bool {
+		for {
+			p.flow.wait()
+			if n, more := p.read(int(fd)); n == 0 || !more {
+				return n == 0 && more
+			}
 		}
-		p.pass()
-	}
-	for rest := 0; rest < maxRest; rest += p.n {
-		if p.conn.Control(func(fd uintptr) { p.ready(fd) }) != nil || p.n == 0 {
+	})
+	for rest, n, more := 0, 1, true; more && n > 0 && rest < maxRest; rest += n {
+		if p.conn.Control(func(fd uintptr) { n, more = p.read(int(fd)) }) != nil {
 			return
 		}
-		p.pass()
 	}
 }
 
 // settle tells run that the first process has ended.
 func (p *pump) settle() { p.file.SetReadDeadline(time.Unix(1, 0)) }
 
-func (p *pump) pass() {
-	p.to.Write(p.buf[:p.n])
-	p.flow.add(p.n)
-}
-
-// ready reads what is there and says whether there was something, or the end.
-func (p *pump) ready(fd uintptr) bool {
-	p.n = 0
-	for p.n < len(p.buf) {
-		n, err := unix.Read(int(fd), p.buf[p.n:])
+// read passes on what is there. There may be more unless more is false; with more and nothing read, it is the end.
+func (p *pump) read(fd int) (n int, more bool) {
+	for n < len(p.buf) {
+		k, err := unix.Read(fd, p.buf[n:])
 		if err == unix.EINTR {
 			continue
 		}
-		if n > 0 {
-			p.n += n
+		if k <= 0 {
+			more = err != unix.EAGAIN
+			break
 		}
-		if n < ttyRead {
-			return p.n > 0 || err != unix.EAGAIN
+		n += k
+		more = true
+		if k < ttyRead {
+			break
 		}
 	}
-	return true
+	if n > 0 {
+		p.to.Write(p.buf[:n])
+		p.flow.add(n)
+		runtime.Gosched() // whoever sends it goes first
+	}
+	return n, more
 }

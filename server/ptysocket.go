@@ -108,6 +108,7 @@ type ptySocket struct {
 	waiting int           // bytes of replies
 	paused  chan struct{} // closed when the client wants output again; nil when it does
 	closing bool          // the close frame has been sent, and the read deadline is final
+	heard   time.Time     // when the read deadline was put off
 }
 
 // ptyReply is a message that answers one of the client's.
@@ -317,12 +318,14 @@ func (k *ptySocket) close(code int, reason string) {
 	k.conn.SetReadDeadline(time.Now().Add(closeWithin))
 }
 
-// alive puts the deadline of the next read off.
+// alive puts the deadline of reads off, now and then.
 func (k *ptySocket) alive() {
+	now := time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.closing {
-		k.conn.SetReadDeadline(time.Now().Add(silence))
+	if !k.closing && now.Sub(k.heard) > silence/16 {
+		k.heard = now
+		k.conn.SetReadDeadline(now.Add(silence))
 	}
 }
 

@@ -47,9 +47,10 @@ type ttyText struct {
 	Error     string `json:"error"`
 }
 
-// pty creates a terminal.
+// pty creates a terminal. A shell in it reads nobody's .bashrc.
 func (d *daemon) pty(body ...m) string {
 	d.t.Helper()
+	body = append([]m{{"envs": m{"HOME": d.ws}}}, body...)
 	var made struct {
 		SessionID string `json:"session_id"`
 	}
@@ -156,6 +157,18 @@ func (c *tty) until(text string) string {
 		looked = len(c.out)
 		if c.end != nil {
 			c.t.Fatalf("the connection ended with %v before %q, after %q; %+v", c.end, text, c.out[max(c.seen, len(c.out)-1000):], c.texts)
+		}
+	}
+}
+
+// grown waits until there are n bytes of output.
+func (c *tty) grown(n int) {
+	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ; len(c.out) < n; c.more.Wait() {
+		if c.end != nil {
+			c.t.Fatalf("the connection ended with %v after %d bytes", c.end, len(c.out))
 		}
 	}
 }

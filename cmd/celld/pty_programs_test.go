@@ -1,0 +1,165 @@
+package main
+
+import (
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What people do in terminals.
+func TestTerminalPrograms(t *testing.T) {
+	for _, name := range []string{"vim", "less", "top", "tmux", "python3", "tput"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Fatalf("%v: run make setup first", err)
+		}
+	}
+	d := start(t, launch{})
+	run := func(t *testing.T, command string) *tty {
+		d.t = t
+		return d.attach(d.pty(m{"command": command}), "")
+	}
+	ends := func(t *testing.T, c *tty, want int) {
+		t.Helper()
+		if code := c.exit(); code != want {
+			t.Errorf("exit code %d after %q", code, c.text()[max(0, len(c.text())-500):])
+		}
+	}
+
+	t.Run("vim", func(t *testing.T) {
+		c := run(t, "vim -u NONE -N f")
+		c.until("\x1b[?1049h")
+		c.until(`"f"`)
+		c.typed("ihello \u00e9\u6f22\rthere\x1b")
+		c.say(m{"type": "resize", "cols": 120, "rows": 40})
+		c.typed(":wq\r")
+		ends(t, c, 0)
+		if text, err := os.ReadFile(filepath.Join(d.ws, "f")); err != nil || string(text) != "hello \u00e9\u6f22\nthere\n" {
+			t.Errorf("%v %q", err, text)
+		}
+	})
+	t.Run("less", func(t *testing.T) {
+		c := run(t, "seq 1 1000 | less")
+		c.until("\n23")
+		c.typed("G")
+		c.until("1000")
+		c.until("END")
+		c.typed("q")
+		ends(t, c, 0)
+	})
+	t.Run("top", func(t *testing.T) {
+		c := run(t, "top -d 0.2")
+		c.until("load average")
+		c.until("load average")
+		c.typed("q")
+		ends(t, c, 0)
+	})
+	t.Run("python", func(t *testing.T) {
+		c := run(t, "exec python3 -q")
+		c.until(">>> ")
+		c.typed("import sys; print(sys.stdin.isatty(), 6 * 7)\r")
+		c.until("True 42")
+		c.typed("while True: pass\r\r")
+		c.until("pass")
+		c.typed("\x03")
+		c.until("KeyboardInterrupt")
+		c.typed("exit(5)\r")
+		ends(t, c, 5)
+	})
+	t.Run("tmux", func(t *testing.T) {
+		c := run(t, "exec tmux -S "+d.ws+"/tmux -f /dev/null new-session 'PS1= bash --norc'")
+		c.until("\x1b[?1049h")
+		c.typed("stty size; echo p''ane\r")
+		if got := c.until("pane"); !strings.Contains(got, "23 80") {
+			t.Errorf("%q", got)
+		}
+		c.say(m{"type": "resize", "cols": 100, "rows": 50})
+		c.typed("until stty size | grep 49.100; do :; done\r")
+		c.until("49 100")
+		c.typed("exit\r")
+		c.until("[exited]")
+		ends(t, c, 0)
+	})
+	t.Run("colours", func(t *testing.T) {
+		c := run(t, `tput colors; tput setaf 196; echo red`)
+		ends(t, c, 0)
+		if c.text() != "256\r\n\x1b[38;5;196mred\r\n" {
+			t.Errorf("%q", c.text())
+		}
+	})
+	t.Run("UTF-8", func(t *testing.T) {
+		c := run(t, "")
+		c.typed("PS1=; bind 'set enable-bracketed-paste off'; echo re''ady\r")
+		c.until("ready\r\n")
+		c.typed("echo '\u00e9\u6f22\U0001f600\u00e9\x7fx'\r")
+		c.until("\r\n\u00e9\u6f22\U0001f600x\r\n")
+		c.typed("exit\r")
+		ends(t, c, 0)
+	})
+	t.Run("every byte", func(t *testing.T) {
+		var all [256]byte
+		for i := range all {
+			all[i] = byte(i)
+		}
+		c := run(t, "stty raw -echo; printf ready; head -c 256 | tee copy; exit 3")
+		c.until("ready")
+		c.typed(string(all[:]))
+		ends(t, c, 3)
+		text, err := os.ReadFile(filepath.Join(d.ws, "copy"))
+		if err != nil || string(text) != string(all[:]) {
+			t.Errorf("in: %v %s", err, hex.EncodeToString(text))
+		}
+		if c.text() != "ready"+string(all[:]) {
+			t.Errorf("out: %s", hex.EncodeToString([]byte(c.text())))
+		}
+	})
+	t.Run("bracketed paste", func(t *testing.T) {
+		c := run(t, "")
+		c.until("\x1b[?2004h")
+		c.typed("\x1b[200~echo $((40+2))\necho $((50+3))\x1b[201~")
+		c.until("((50+3))")
+		if strings.Contains(c.text(), "42") {
+			t.Errorf("the pasted line was run at once: %q", c.text())
+		}
+		c.typed("\r")
+		c.until("42\r\n53\r\n")
+		c.typed("exit\r")
+		ends(t, c, 0)
+	})
+}
+
+func TestTerminalClientOfTheDocs(t *testing.T) {
+	d := start(t, launch{})
+	script, err := filepath.Abs("../../docs/terminal.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := "exec " + filepath.Join(prefixDir(t), "python/bin/python") + " " + script + " " + d.url
+	// The client runs in a terminal as well, one of celld's.
+	c := d.attach(d.pty(m{"command": client, "cols": 91, "rows": 37, "envs": m{"HOME": d.ws}}), "")
+	c.until("\x1b[?2004h")
+	c.typed("stty size; echo p''id $$.\r")
+	if got := c.until("\npid "); !strings.HasSuffix(got, "\r37 91\r") {
+		t.Errorf("%q", got)
+	}
+	shell := c.until(".")
+	c.say(m{"type": "resize", "cols": 100, "rows": 50})
+	c.typed("until stty size | grep 50.100; do :; done\r")
+	c.until("50 100\r\n")
+	c.typed("\x1d")
+	c.until("left; the terminal is ")
+	id := c.until("\r\n")
+	if code := c.exit(); code != 1 {
+		t.Errorf("left with %d", code)
+	}
+
+	c = d.attach(d.pty(m{"command": client + " " + id, "envs": m{"HOME": d.ws}}), "")
+	c.until("\npid " + shell) // from before
+	c.typed("echo ag''ain $$.; exit 9\r")
+	c.until("again " + shell + ".")
+	if code := c.exit(); code != 9 {
+		t.Errorf("exit code %d", code)
+	}
+}

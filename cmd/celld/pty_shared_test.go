@@ -1,0 +1,449 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gorilla/websocket"
+)
+
+func TestTerminalLosesNothingOfItsLastOutput(t *testing.T) {
+	d := start(t, launch{})
+	for range 50 {
+		c := d.attach(d.pty(), "")
+		c.typed("seq 1 20000; exit 7\n")
+		if code := c.exit(); code != 7 || !strings.Contains(c.text(), "\r\n20000\r\n") {
+			t.Fatalf("exit code %d after %q", code, c.text()[max(0, len(c.text())-200):])
+		}
+		for _, x := range c.texts {
+			if x.Type == "error" {
+				t.Errorf("%+v", x)
+			}
+		}
+	}
+}
+
+func TestTerminalReconnectedAtRandomGivesOneStream(t *testing.T) {
+	d := start(t, launch{})
+	id := d.pty()
+	gate := d.ws + "/gate"
+	c := d.attach(id, "")
+	c.typed("mkfifo " + gate + "; stty -echo; PS1=; for i in $(seq 1 2000); do echo N$i; sleep 0.002; done; read x <gate; echo en''d\n")
+	c.until("N1\r\n")
+	var whole strings.Builder
+	whole.WriteString(c.text())
+	for range 20 {
+		c.grown(len(c.text()) + rand.IntN(500))
+		c.close()
+		at := c.offset()
+		whole.Reset()
+		whole.WriteString(c.text())
+		next := d.attach(id, fmt.Sprintf("since=%d", at))
+		if first := next.message("connected").Offset; first < at {
+			t.Errorf("connected at %d, since was %d", first, at)
+		}
+		next.mu.Lock()
+		if len(next.out) > 0 && next.from != at {
+			t.Errorf("the replay begins at %d, since was %d", next.from, at)
+		}
+		next.from, next.out, next.seen = 0, append([]byte(whole.String()), next.out...), len(whole.String())
+		next.mu.Unlock()
+		c = next
+	}
+	c.until("N2000\r\n")
+	text := c.text()
+	at := 0
+	for i := 1; i <= 2000; i++ {
+		line := fmt.Sprintf("N%d\r\n", i)
+		k := strings.Index(text[at:], line)
+		if k < 0 || i > 1 && k > 0 {
+			t.Fatalf("%q comes %d bytes after the line before", line, k)
+		}
+		at += k + len(line)
+	}
+
+	c.close()
+	c = d.attach(id, fmt.Sprintf("since=%d", int64(1)<<60))
+	if x := c.message("connected"); x.Offset != int64(at) || len(c.text()) > 0 {
+		t.Errorf("since far in the future: connected at %d with %q, the end is at %d", x.Offset, c.text(), at)
+	}
+	d.command("echo >gate")
+	c.until("end\r\n")
+}
+
+func TestTerminalReplaysTheNewestMebibyte(t *testing.T) {
+	d := start(t, launch{})
+	id := d.pty(m{"command": "stty -onlcr; seq -f %07g 0 400000; read x"})
+	c := d.attach(id, "")
+	c.until("0400000\n")
+	c.close()
+	const total, kept = 400_001 * 8, 1 << 20
+	for since, from := range map[int]int{0: total - kept, total - kept - 1: total - kept, total - kept + 1: total - kept + 1, total - 3: total - 3} {
+		c := d.attach(id, fmt.Sprint("since=", since))
+		if x := c.message("connected"); x.Offset != total {
+			t.Errorf("since %d: connected at %d", since, x.Offset)
+		}
+		text := c.text()
+		if int(c.from) != from || len(text) != total-from {
+			t.Fatalf("since %d: %d bytes from %d, want from %d", since, len(text), c.from, from)
+		}
+		for at := (from + 7) / 8 * 8; at < total; at += 8 {
+			if got, want := text[at-from:at-from+8], fmt.Sprintf("%07d\n", at/8); got != want {
+				t.Fatalf("since %d: %q at %d, want %q", since, got, at, want)
+			}
+		}
+		c.close()
+	}
+}
+
+func TestTerminalTakeover(t *testing.T) {
+	d := start(t, launch{})
+	id := d.pty()
+	pid := func(c *tty) string {
+		c.typed("echo p''id=$$.\r")
+		c.until("\rpid=")
+		return c.until(".")
+	}
+	a := d.attach(id, "")
+	shell := pid(a)
+	if _, resp, err := d.dial(id, "", nil); err == nil || resp.StatusCode != http.StatusConflict {
+		t.Fatalf("a second one: %v %+v", err, resp)
+	}
+	d.refused(http.StatusConflict, http.MethodGet, "/pty/"+id+"/ws", nil)
+	if status := d.call(http.MethodGet, "/pty/"+id+"/ws?takeover=1", nil, nil); status != http.StatusBadRequest {
+		t.Errorf("a takeover that is no WebSocket: %d", status)
+	}
+	c := d.attach(id, "takeover=1")
+	if code := a.ended(); code != 4001 {
+		t.Errorf("who was taken over from was closed with %d", code)
+	}
+	for _, x := range a.texts {
+		if x.Type == "exit" {
+			t.Error("who was taken over from was told of an exit")
+		}
+	}
+	a.close()
+	if got := pid(c); got != shell {
+		t.Errorf("pid %s, was %s", got, shell)
+	}
+
+	all := make([]*tty, 20)
+	var work sync.WaitGroup
+	for i := range all {
+		work.Go(func() { all[i] = d.attach(id, "takeover=1") })
+	}
+	work.Wait()
+	c.ended()
+	left := 0
+	for _, x := range all {
+		x.conn.WriteJSON(m{"type": "ping"}) // who is still there answers
+	}
+	var winner *tty
+	for _, x := range all {
+		select {
+		case <-x.done:
+		case <-x.answered("pong"):
+		}
+		x.mu.Lock()
+		over := x.end != nil
+		x.mu.Unlock()
+		if over && x.ended() != 4001 {
+			t.Errorf("closed with %v", x.end)
+		}
+		if !over {
+			left++
+			winner = x
+		}
+	}
+	if left != 1 {
+		t.Fatalf("%d hold the terminal", left)
+	}
+	if got := pid(winner); got != shell {
+		t.Errorf("pid %s, was %s", got, shell)
+	}
+	winner.typed("exit\r")
+	winner.exit()
+}
+
+// answered returns a channel that is closed when a text message of a type has come or the connection has ended.
+func (c *tty) answered(kind string) <-chan struct{} {
+	got := make(chan struct{})
+	go func() {
+		defer close(got)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for c.end == nil {
+			for _, x := range c.texts {
+				if x.Type == kind {
+					return
+				}
+			}
+			c.more.Wait()
+		}
+	}()
+	return got
+}
+
+func TestTerminalViewersSeeEverythingAndCanDoNothing(t *testing.T) {
+	d := start(t, launch{})
+	id := d.pty()
+	early := d.attach(id, "mode=viewer")
+	if x := early.message("connected"); x.Role != "viewer" {
+		t.Errorf("%+v", x)
+	}
+	if s := d.ptyStatus(id); s.LaunchAttempted || s.Connected {
+		t.Errorf("the viewer has started it: %+v", s)
+	}
+	c := d.attach(id, "")
+	var viewers []*tty
+	for range 20 {
+		viewers = append(viewers, d.attach(id, "mode=viewer"))
+	}
+	viewers = append(viewers, early, d.attach(id, "mode=viewer&takeover=1"))
+	for _, v := range viewers {
+		v.typed("exit\r")
+		for _, x := range []m{{"type": "stdin", "data": "exit\r"}, {"type": "resize", "cols": 5, "rows": 5}, {"type": "signal", "signal": "KILL"}} {
+			v.say(x)
+		}
+		for range 4 {
+			if x := v.message("error"); x.Code != "READ_ONLY" {
+				t.Errorf("%+v", x)
+			}
+		}
+		v.say(m{"type": "ping"})
+		v.message("pong")
+	}
+	c.typed("stty size; seq 1 5000; exit 6\r")
+	if code := c.exit(); code != 6 || !strings.Contains(c.text(), "\r24 80\r\n") {
+		t.Errorf("exit code %d", code)
+	}
+	for _, v := range viewers {
+		if code := v.exit(); code != 6 || v.text() != c.text() || v.from != 0 {
+			t.Errorf("a viewer got exit code %d and %d bytes from %d, the holder %d bytes", code, len(v.text()), v.from, len(c.text()))
+		}
+	}
+}
+
+func TestTerminalKeepsRunningWithoutAnybody(t *testing.T) {
+	d := start(t, launch{})
+	id := d.pty(m{"command": "head -c 30000000 /dev/zero; touch done; read x; exit 8"})
+	d.attach(id, "").close()
+	for len(d.command("until [ -e done ]; do read -t 0.02 <> <(:); done; echo ok").stdout) == 0 {
+	}
+	c := d.attach(id, "since=30000000")
+	c.message("connected")
+	if len(c.text()) > 0 {
+		t.Errorf("replayed %d bytes", len(c.text()))
+	}
+	c.typed("\r")
+	c.exit()
+}
+
+func TestTerminalPauseHoldsTheProgramUntilResume(t *testing.T) {
+	d := start(t, launch{})
+	id := d.pty()
+	c := d.attach(id, "")
+	c.typed("echo $((40+2))\r")
+	c.until("42\r\n")
+	c.say(m{"type": "pause"})
+	c.typed("seq 1 1000000; echo e''nd\r")
+	c.say(m{"type": "ping"})
+	c.message("pong") // the pause is known
+	before := len(c.text())
+	c.say(m{"type": "ping"})
+	c.message("pong")
+	if n := len(c.text()); n != before {
+		t.Errorf("%d bytes while it was paused", n-before)
+	}
+	c.say(m{"type": "resume"})
+	c.until("\r\n1000000\r\nend\r\n")
+	if n := strings.Count(c.text(), "\n"); n < 1_000_000 {
+		t.Errorf("%d lines", n)
+	}
+
+	c.say(m{"type": "pause"})
+	c.typed("seq 1 100000; echo e''nd\r")
+	c.say(m{"type": "ping"})
+	c.message("pong") // so that all of it has been taken
+	c.close()         // who paused it is gone
+	c = d.attach(id, "")
+	c.until("\r\n100000\r\nend\r\n")
+	c.say(m{"type": "pause"})
+	c.typed("yes\r")
+	if status := d.call(http.MethodDelete, "/pty/"+id, nil, nil); status != http.StatusOK {
+		t.Errorf("deleted: %d", status)
+	}
+	c.message("exit")
+	if code := c.ended(); code != websocket.CloseNormalClosure {
+		t.Errorf("closed with %d", code)
+	}
+}
+
+func TestTerminalDeletionEndsWhateverWasStarted(t *testing.T) {
+	d := start(t, launch{})
+	id := d.pty()
+	c := d.attach(id, "")
+	sleeper := func(n string) string { return `sh -c 'echo be""gun >&3; exec sleep ` + n + `' 3>&2` }
+	c.typed("set -m; " + sleeper("97.81") + " &\r" + sleeper("97.82") + "\r")
+	c.until("begun\r\n")
+	c.until("begun\r\n")
+	c.typed("\x03")
+	c.typed("echo a''live $(tty) $TERM; stty size\r")
+	if got := c.until("24 80\r\n"); !strings.Contains(got, "alive /dev/pts/") || !strings.Contains(got, " xterm-256color\r\n") {
+		t.Errorf("%q", got)
+	}
+	c.say(m{"type": "resize", "cols": 132, "rows": 43})
+	c.typed("stty size\r")
+	c.until("43 132\r\n")
+	c.say(m{"type": "resize", "cols": 0, "rows": 0})
+	c.typed("stty size\r")
+	c.until("43 132\r\n")
+	c.typed("nohup " + sleeper("97.83") + " >/dev/null 2>&1 &\r(trap '' HUP TERM; exec " + sleeper("97.84") + ") &\r")
+	c.until("begun\r\n")
+	c.until("begun\r\n")
+	if strings.Contains(c.text(), "no job control") {
+		t.Errorf("%q", c.text())
+	}
+	if status := d.call(http.MethodDelete, "/pty/"+id, nil, nil); status != http.StatusOK {
+		t.Errorf("deleted: %d", status)
+	}
+	for _, n := range []string{"97.81", "97.82", "97.83", "97.84"} {
+		if left := processesWith("sleep\x00" + n); len(left) > 0 {
+			t.Errorf("%v are left", left)
+		}
+	}
+	if x := c.message("exit"); x.ExitCode == nil || *x.ExitCode < 128 {
+		t.Errorf("%+v", x)
+	}
+	if code := c.ended(); code != websocket.CloseNormalClosure {
+		t.Errorf("closed with %d", code)
+	}
+}
+
+func TestTerminalIsUsableWithAStuckPaste(t *testing.T) {
+	d := start(t, launch{})
+	id := d.pty()
+	c := d.attach(id, "")
+	line := strings.Repeat("a", 99) + "\n"
+	c.typed("stty -echo; echo ra''w; head -c 200000 | wc -c; stty echo\r")
+	c.until("raw\r\n")
+	c.typed(strings.Repeat(line, 2000))
+	c.until("200000\r\n")
+	c.typed("sh -c 'echo be\"\"gun; exec sleep 97.85'\r")
+	c.until("begun\r\n")
+	c.typed(strings.Repeat(line, 3000))
+	c.say(m{"type": "ping"})
+	c.message("pong")
+	c.say(m{"type": "resize", "cols": 70, "rows": 20})
+	c.say(m{"type": "signal", "signal": "SIGINT"})
+	c.typed("stty size; echo $((40+2))\r")
+	if got := c.until("42\r\n"); !strings.Contains(got, "20 70\r\n") {
+		t.Errorf("%.2000q", got)
+	}
+
+	// A flood, far more than is kept.
+	c.typed("sh -c 'echo be\"\"gun; exec sleep 97.86'\r")
+	c.until("begun\r\n")
+	c.typed(strings.Repeat(line, 100_000))
+	if x := c.message("error"); x.Code != "INPUT_FULL" {
+		t.Errorf("%+v", x)
+	}
+	c.typed(strings.Repeat(line, 100_000))
+	c.say(m{"type": "ping"})
+	c.message("pong")
+	if status := d.call(http.MethodDelete, "/pty/"+id, nil, nil); status != http.StatusOK {
+		t.Errorf("deleted: %d", status)
+	}
+}
+
+func TestTerminalsFloodedBothWays(t *testing.T) {
+	d := start(t, launch{})
+	const bytes = 50_000_000
+	var work sync.WaitGroup
+	for range 4 {
+		c := d.attach(d.pty(m{"command": fmt.Sprintf("stty -echo; yes | head -c %d; read x; exit 9", bytes)}), "")
+		work.Go(func() {
+			pongs := make(chan string, 2000)
+			c.conn.SetPongHandler(func(text string) error { pongs <- text; return nil })
+			for i := range 2000 {
+				c.say(m{"type": "ping"})
+				c.say(m{"type": "resize", "cols": 80 + i%50, "rows": 24})
+				if err := c.conn.WriteMessage(websocket.PingMessage, []byte(fmt.Sprint(i))); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			for i := range 2000 {
+				c.message("pong")
+				if got := <-pongs; got != fmt.Sprint(i) {
+					t.Errorf("pong %q, want %d", got, i)
+				}
+				if i%100 > 0 {
+					continue
+				}
+				if status := d.call(http.MethodGet, "/ping", nil, nil); status != http.StatusOK {
+					t.Errorf("/ping: %d", status)
+				}
+			}
+			c.typed("\r")
+			if code := c.exit(); code != 9 {
+				t.Errorf("exit code %d", code)
+			}
+			if n := strings.Count(c.text(), "y\r\n"); n != bytes/2 || len(c.text()) != bytes/2*3 {
+				t.Errorf("%d lines in %d bytes", n, len(c.text()))
+			}
+		})
+	}
+	work.Wait()
+}
+
+func TestTerminalOfAClientThatDoesNotReadGoesOn(t *testing.T) {
+	d := start(t, launch{})
+	id := d.pty()
+	slow := d.connect(id, "") // nobody reads
+	slow.typed("stty -echo; yes\r")
+	other := d.attach(d.pty(), "")
+	before := d.memory()
+	other.typed("echo $((40+2))\r")
+	other.until("42\r\n")
+	for d.ptyStatus(id).OutputOffset < 32_000_000 {
+		other.typed("echo $((40+2))\r")
+		other.until("42\r\n")
+	}
+	if now := d.memory(); now-before > 64<<20 {
+		t.Errorf("%d bytes of memory, before it was %d", now, before)
+	}
+	slow.start()
+	slow.message("error")
+	if code := slow.ended(); code != 4002 {
+		t.Errorf("closed with %d", code)
+	}
+	at := slow.offset()
+	slow = d.attach(id, fmt.Sprintf("since=%d", at))
+	slow.say(m{"type": "signal", "signal": "SIGINT"})
+	slow.typed("echo $((40+2)); exit 5\r")
+	slow.until("42\r\n")
+	if code := slow.exit(); code != 5 || slow.from <= at {
+		t.Errorf("exit code %d, replayed from %d after %d", code, slow.from, at)
+	}
+}
+
+// memory is what the daemon holds, in bytes.
+func (d *daemon) memory() int {
+	d.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	var kib int
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		d.t.Fatal(err)
+	}
+	return kib << 10
+}
