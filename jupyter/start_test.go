@@ -1,0 +1,62 @@
+package jupyter
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// mortal makes a kernelspec in dir whose kernel dies at its first n starts, as one does whose ports were taken
+// meanwhile, and is python's otherwise.
+func mortal(t *testing.T, dir string, n int) {
+	t.Helper()
+	needPython(t)
+	found, err := Locate(prefix(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	where := filepath.Join(dir, "kernels", "mortal")
+	if err := os.MkdirAll(where, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf(`echo >>%[1]s/starts; [ $(wc -l <%[1]s/starts) -gt %[2]d ] || exec %[3]s -c "import ipykernel.kernelapp; exit(1)"; exec %[3]s -m ipykernel_launcher -f "$0"`, where, n, found.Python)
+	spec, err := json.Marshal(map[string]any{
+		"argv": []string{"bash", "-c", script, "{connection_file}"}, "display_name": "Mortal", "language": "python",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(where, "kernel.json"), spec, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestKernelThatDiesAtItsStartIsStartedOnceMore(t *testing.T) {
+	dir := t.TempDir()
+	mortal(t, dir, 1)
+	_, s := ownServer(t, func(c *ManagedConfig) { c.KernelDirs = []string{dir} })
+	k := openOn(t, s, func(r *OpenRequest) { r.Language = "mortal" })
+	want(t, k, "print(1)", "1\n")
+}
+
+func TestKernelThatAlwaysDiesAtItsStartIsToldOf(t *testing.T) {
+	dir := t.TempDir()
+	mortal(t, dir, 1000)
+	_, s := ownServer(t, func(c *ManagedConfig) { c.KernelDirs = []string{dir} })
+	if _, err := s.Open(t.Context(), OpenRequest{ID: newID(), Language: "mortal", Cwd: dir}); err == nil {
+		t.Fatal("opened")
+	} else {
+		failed(t, (&Kernel{}).notBegun(t.Context(), err), nameDied)
+	}
+}
+
+func TestKernelThatDiesAgainAndAgain(t *testing.T) {
+	k := open(t)
+	for range 5 {
+		_, err := cell(t, k, "import os; os._exit(3)")
+		failed(t, err, nameDied)
+	}
+	freshly(t, k)
+}
