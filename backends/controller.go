@@ -180,6 +180,7 @@ func newExecution(req Request, run *Run, journal *hooks.Journal) *Execution {
 		ID: req.ExecutionID, Name: req.ExecutionID, Kind: req.Kind, Language: req.Language, ContextID: req.ContextID,
 		Content: content(req), Output: req.Output, Started: time.Now(), Journal: journal, handle: run.Handle, log: journal.Store(),
 	}
+	e.shortened = len(e.Content) < len(req.Code) && len(req.Argv) == 0
 	if req.ContextID != "" && !req.OwnName {
 		e.Name = req.ContextID
 	}

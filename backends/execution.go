@@ -21,10 +21,11 @@ type Execution struct {
 	Started   time.Time
 	Journal   *hooks.Journal
 
-	cancel context.CancelCauseFunc
-	handle Handle
-	log    *hooks.Store
-	begun  chan struct{} // closed by Begin
+	cancel    context.CancelCauseFunc
+	shortened bool
+	handle    Handle
+	log       *hooks.Store
+	begun     chan struct{} // closed by Begin
 
 	mu       sync.Mutex // guards the closing of begun and what follows
 	finished time.Time
@@ -71,6 +72,9 @@ func (e *Execution) Begun() bool {
 
 // Stop cancels the execution with a cause; it doesn't wait.
 func (e *Execution) Stop(cause error) { e.cancel(cause) }
+
+// Shortened says that Content isn't all of what was run.
+func (e *Execution) Shortened() bool { return e.shortened }
 
 // maxContent bounds what is kept of a command's text for status and lists.
 const maxContent = 64 << 10

@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -95,6 +96,36 @@ func (b *Kernels) Prepare(_ context.Context, req Request) (*Run, error) {
 		return err
 	}
 	return &Run{Do: do, Handle: Handle{Input: input}}, nil
+}
+
+// Ask implements Assistant.
+func (b *Kernels) Ask(ctx context.Context, id string, q Question) (reply json.RawMessage, err error) {
+	k, err := b.kernel(id)
+	if err != nil {
+		return nil, err
+	}
+	switch q.Ask {
+	case AskComplete:
+		reply, err = k.Complete(ctx, q.Code, q.Cursor)
+	case AskInspect:
+		reply, err = k.Inspect(ctx, q.Code, q.Cursor, q.Detail)
+	default:
+		reply, err = k.IsComplete(ctx, q.Code)
+	}
+	if err != nil {
+		return nil, kernelRefusal(err)
+	}
+	return reply, nil
+}
+
+// Kernel implements Assistant.
+func (b *Kernels) Kernel(id string) (KernelInfo, error) {
+	k, err := b.kernel(id)
+	if err != nil {
+		return KernelInfo{}, err
+	}
+	spec := k.Spec()
+	return KernelInfo{Name: spec.Name, DisplayName: spec.DisplayName, Language: spec.Language}, nil
 }
 
 // Canonical implements Finder: a language of the table, else the kernelspec's name.

@@ -7,6 +7,30 @@ import (
 	"time"
 )
 
+// Defines values for CompletenessStatus.
+const (
+	CompletenessStatusComplete   CompletenessStatus = "complete"
+	CompletenessStatusIncomplete CompletenessStatus = "incomplete"
+	CompletenessStatusInvalid    CompletenessStatus = "invalid"
+	CompletenessStatusUnknown    CompletenessStatus = "unknown"
+)
+
+// Valid indicates whether the value is a known member of the CompletenessStatus enum.
+func (e CompletenessStatus) Valid() bool {
+	switch e {
+	case CompletenessStatusComplete:
+		return true
+	case CompletenessStatusIncomplete:
+		return true
+	case CompletenessStatusInvalid:
+		return true
+	case CompletenessStatusUnknown:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ErrorCode.
 const (
 	ErrorCodeAlreadyConnected          ErrorCode = "ALREADY_CONNECTED"
@@ -157,6 +181,51 @@ func (e FileInfoType) Valid() bool {
 	case FileInfoTypeOther:
 		return true
 	case FileInfoTypeSymlink:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for NotebookCellsCellType.
+const (
+	NotebookCellsCellTypeCode NotebookCellsCellType = "code"
+)
+
+// Valid indicates whether the value is a known member of the NotebookCellsCellType enum.
+func (e NotebookCellsCellType) Valid() bool {
+	switch e {
+	case NotebookCellsCellTypeCode:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for NotebookNbformat.
+const (
+	NotebookNbformatN4 NotebookNbformat = 4
+)
+
+// Valid indicates whether the value is a known member of the NotebookNbformat enum.
+func (e NotebookNbformat) Valid() bool {
+	switch e {
+	case NotebookNbformatN4:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for NotebookNbformatMinor.
+const (
+	NotebookNbformatMinorN5 NotebookNbformatMinor = 5
+)
+
+// Valid indicates whether the value is a known member of the NotebookNbformatMinor enum.
+func (e NotebookNbformatMinor) Valid() bool {
+	switch e {
+	case NotebookNbformatMinorN5:
 		return true
 	default:
 		return false
@@ -566,6 +635,17 @@ type ClearOutputEvent struct {
 	Wait bool `json:"wait"`
 }
 
+// CodeAtRequest defines model for CodeAtRequest.
+type CodeAtRequest struct {
+	Code string `json:"code"`
+
+	// Cursor In Unicode characters from the start of the code; absent, the code's end. For `is_complete` it means nothing.
+	Cursor *int `json:"cursor,omitempty"`
+
+	// Detail For `inspect`: 1 asks for more, as the source.
+	Detail *int `json:"detail,omitempty"`
+}
+
 // CodeContext defines model for CodeContext.
 type CodeContext struct {
 	Cwd      *string `json:"cwd,omitempty"`
@@ -646,6 +726,29 @@ type CompleteEvent struct {
 	// Timestamp Unix time in milliseconds.
 	Timestamp Timestamp `json:"timestamp"`
 	Type      EventType `json:"type"`
+}
+
+// Completeness defines model for Completeness.
+type Completeness struct {
+	// Indent For `incomplete`: what the next line begins with.
+	Indent *string            `json:"indent,omitempty"`
+	Status CompletenessStatus `json:"status"`
+}
+
+// CompletenessStatus defines model for Completeness.Status.
+type CompletenessStatus string
+
+// Completion defines model for Completion.
+type Completion struct {
+	// CursorEnd In Unicode characters.
+	CursorEnd int `json:"cursor_end"`
+
+	// CursorStart In Unicode characters.
+	CursorStart int      `json:"cursor_start"`
+	Matches     []string `json:"matches"`
+
+	// Metadata The kernel's own, as the types of the matches.
+	Metadata map[string]interface{} `json:"metadata,omitempty"`
 }
 
 // ContextRef Where to run. An id is enough; a language alone means its default context.
@@ -898,6 +1001,14 @@ type InputRequestEvent struct {
 	Type      EventType `json:"type"`
 }
 
+// Inspection defines model for Inspection.
+type Inspection struct {
+	// Data One description in several forms: MIME type to value.
+	Data     map[string]interface{} `json:"data"`
+	Found    bool                   `json:"found"`
+	Metadata map[string]interface{} `json:"metadata,omitempty"`
+}
+
 // LanguageInfo defines model for LanguageInfo.
 type LanguageInfo struct {
 	Aliases   []string `json:"aliases,omitempty"`
@@ -925,6 +1036,34 @@ type MoveItem struct {
 	Src        *string `json:"src,omitempty"`
 	SrcBase64  []byte  `json:"src_base64,omitempty"`
 }
+
+// Notebook A Jupyter notebook, as the nbformat package's own schema for 4.5 says in full.
+type Notebook struct {
+	Cells []struct {
+		CellType       NotebookCellsCellType `json:"cell_type"`
+		ExecutionCount *int                  `json:"execution_count"`
+
+		// ID The execution's id.
+		ID       string                   `json:"id"`
+		Metadata map[string]interface{}   `json:"metadata"`
+		Outputs  []map[string]interface{} `json:"outputs"`
+		Source   string                   `json:"source"`
+	} `json:"cells"`
+
+	// Metadata The kernelspec and the language.
+	Metadata      map[string]interface{} `json:"metadata"`
+	Nbformat      NotebookNbformat       `json:"nbformat"`
+	NbformatMinor NotebookNbformatMinor  `json:"nbformat_minor"`
+}
+
+// NotebookCellsCellType defines model for Notebook.Cells.CellType.
+type NotebookCellsCellType string
+
+// NotebookNbformat defines model for Notebook.Nbformat.
+type NotebookNbformat int
+
+// NotebookNbformatMinor defines model for Notebook.NbformatMinor.
+type NotebookNbformatMinor int
 
 // OnDisconnect What happens to the run when the connection that started it breaks. `kill` cancels it, `interrupt` interrupts
 // the cell, `continue` lets it go on. Commands and sessions are killed and cells interrupted unless told otherwise.
@@ -1652,6 +1791,15 @@ type RunCodeJSONRequestBody = RunCodeRequest
 
 // CreateContextJSONRequestBody defines body for CreateContext for application/json ContentType.
 type CreateContextJSONRequestBody = CreateContextRequest
+
+// CompleteCodeJSONRequestBody defines body for CompleteCode for application/json ContentType.
+type CompleteCodeJSONRequestBody = CodeAtRequest
+
+// InspectCodeJSONRequestBody defines body for InspectCode for application/json ContentType.
+type InspectCodeJSONRequestBody = CodeAtRequest
+
+// IsCodeCompleteJSONRequestBody defines body for IsCodeComplete for application/json ContentType.
+type IsCodeCompleteJSONRequestBody = CodeAtRequest
 
 // CodeInputJSONRequestBody defines body for CodeInput for application/json ContentType.
 type CodeInputJSONRequestBody = CodeInputRequest
