@@ -262,7 +262,8 @@ func (c *conn) write(ctx context.Context, r request) error {
 
 // ask sends a request that is no cell and returns the content of its reply.
 func (c *conn) ask(ctx context.Context, r request) (json.RawMessage, error) {
-	q := c.expect(r.header.ID)
+	q := newQuestion()
+	c.expect(r.header.ID, q)
 	defer c.forget(r.header.ID)
 	if err := c.write(ctx, r); err != nil {
 		return nil, err
@@ -281,12 +282,14 @@ func (c *conn) ask(ctx context.Context, r request) (json.RawMessage, error) {
 // its restart, lets a WebSocket in before the kernel's output is subscribed to: what a cell then prints, and its
 // end, would be lost.
 func (c *conn) meet(ctx context.Context) error {
-	r := request{channel: shellChannel, header: c.header("kernel_info_request"), content: emptyObject}
-	q := c.expect(r.header.ID)
-	defer c.forget(r.header.ID)
+	q := newQuestion()
 	again := time.NewTicker(meetEvery)
 	defer again.Stop()
 	for replied, idle := false, false; !replied || !idle; {
+		// A new message each time: a kernel drops one that it has seen before.
+		r := request{channel: shellChannel, header: c.header("kernel_info_request"), content: emptyObject}
+		c.expect(r.header.ID, q)
+		defer c.forget(r.header.ID)
 		if err := c.write(ctx, r); err != nil {
 			return err
 		}
@@ -310,12 +313,15 @@ func (c *conn) meet(ctx context.Context) error {
 	return nil
 }
 
-func (c *conn) expect(id string) question {
-	q := question{reply: make(chan json.RawMessage, 1), idle: make(chan struct{}, 1)}
+func newQuestion() question {
+	return question{reply: make(chan json.RawMessage, 1), idle: make(chan struct{}, 1)}
+}
+
+// expect has what comes for request id told to q.
+func (c *conn) expect(id string, q question) {
 	c.mu.Lock()
 	c.asked[id] = q
 	c.mu.Unlock()
-	return q
 }
 
 func (c *conn) forget(id string) {

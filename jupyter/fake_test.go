@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/celld/celld/hooks"
@@ -21,6 +22,7 @@ type fake struct {
 	v1     bool                         // accepts the subprotocol that is offered
 	script func(f *fakeConn, id string) // answers an execute_request; kernel_info is answered by the fake itself
 	state  string                       // execution_state by REST; idle if empty
+	late   bool                         // a connection's first idle is lost, since the output isn't subscribed to yet
 
 	mu         sync.Mutex
 	calls      []string // REST calls but for looks at the kernel
@@ -99,6 +101,7 @@ func (f *fake) channels(w http.ResponseWriter, r *http.Request) {
 	}
 	defer ws.Close()
 	c := &fakeConn{ws: ws, v1: f.v1}
+	seen := make(map[string]bool)
 	for {
 		kind, frame, err := ws.ReadMessage()
 		if err != nil {
@@ -113,10 +116,16 @@ func (f *fake) channels(w http.ResponseWriter, r *http.Request) {
 			f.t.Errorf("frame of kind %d: %v", kind, err)
 			return
 		}
+		if seen[m.header.ID] { // a kernel takes it for a replay
+			continue
+		}
+		seen[m.header.ID] = true
 		switch m.header.Type {
 		case "kernel_info_request":
 			c.send(shellChannel, "kernel_info_reply", m.header.ID, map[string]any{"status": "ok"})
-			c.status(m.header.ID, "idle")
+			if !f.late || len(seen) > 1 {
+				c.status(m.header.ID, "idle")
+			}
 		case "execute_request":
 			f.script(c, m.header.ID)
 		}
@@ -315,6 +324,21 @@ func TestCutConnectionIsOneFailureAndTheNextCellWorks(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestOutputThatIsSubscribedToLateIsWaitedFor(t *testing.T) {
+	var was atomic.Bool
+	f := &fake{t: t, late: true, script: func(c *fakeConn, id string) {
+		if !was.Swap(true) {
+			_ = c.ws.Close()
+			return
+		}
+		proper(c, id)
+	}}
+	k := openFake(t, f.start(nil))
+	_, err := cell(t, k, "1")
+	failed(t, err, nameUnavailable)
+	want(t, k, "2", "hi")
 }
 
 func TestSilenceEndsTheCell(t *testing.T) {
