@@ -1525,6 +1525,9 @@ type WaitResultEvent string
 // After defines model for After.
 type After = int64
 
+// AppPath defines model for AppPath.
+type AppPath = string
+
 // CommandID defines model for CommandID.
 type CommandID = string
 
@@ -1552,6 +1555,9 @@ type Path = string
 
 // Paths defines model for Paths.
 type Paths = []string
+
+// ProxyPort defines model for ProxyPort.
+type ProxyPort = int
 
 // QueryID defines model for QueryID.
 type QueryID = string

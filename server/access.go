@@ -46,18 +46,24 @@ func (s *Server) access(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 // hasToken looks for the token in its header, as a bearer token, and in the query of requests that a browser makes
-// for a link or a WebSocket, which can't carry headers.
+// for a link or a WebSocket, which can't carry headers. Another bearer token may be for an app behind the proxy.
 func (s *Server) hasToken(r *http.Request) bool {
 	if t := r.Header.Get(headerToken); t != "" {
 		return s.isToken(t)
 	}
-	if scheme, t, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
-		return s.isToken(strings.TrimSpace(t))
+	if s.ownBearer(r.Header) {
+		return true
 	}
 	if r.Method == http.MethodGet {
 		return s.isToken(r.URL.Query().Get("access_token"))
 	}
 	return false
+}
+
+// ownBearer says that the Authorization header holds celld's own token.
+func (s *Server) ownBearer(h http.Header) bool {
+	scheme, t, ok := strings.Cut(h.Get("Authorization"), " ")
+	return ok && strings.EqualFold(scheme, "Bearer") && s.isToken(strings.TrimSpace(t))
 }
 
 // isToken compares in a time that tells nothing about the token.

@@ -99,7 +99,7 @@ func (s *Server) onError(err error, c echo.Context) {
 		return
 	}
 	p := asProblem(err)
-	if p.status >= 500 && p.status != http.StatusServiceUnavailable { // which says that all is as it should be
+	if p.status >= 500 && p.status != http.StatusServiceUnavailable && p.status != http.StatusBadGateway { // which are no faults of ours
 		s.log.Error("request failed", "method", c.Request().Method, "path", c.Request().URL.Path, "error", err)
 	}
 	body, _ := json.Marshal(openapi.Error{Code: p.code, Message: p.message}) // strings only: never fails

@@ -13,6 +13,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -62,6 +63,8 @@ type Server struct {
 	terminals  terminals
 	frames     sync.Pool     // *[]byte, for terminals' output
 	closing    chan struct{} // closed when they have to end
+	proxy      *proxy
+	errorLog   *log.Logger // for what net/http has to say
 }
 
 // New makes a Server.
@@ -73,13 +76,14 @@ func New(c Config) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.closing, s.operations = make(chan struct{}), newOperations()
+	s.closing, s.operations, s.proxy = make(chan struct{}), newOperations(), newProxy(s)
+	s.errorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	s.frames.New = func() any { return new([]byte) }
 	s.echo.HTTPErrorHandler = s.onError
 	s.echo.IPExtractor = echo.ExtractIPDirect()
 	s.echo.Pre(requestID, s.catch)
 	s.echo.Pre(c.Middleware...)
-	s.echo.Pre(s.access)
+	s.echo.Pre(s.access, s.proxy.handle)
 	s.routes()
 	return s
 }
@@ -156,7 +160,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, stop func(), grace t
 				conn.SetWriteDeadline(time.Time{})
 			}
 		},
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog: s.errorLog,
 	}
 	served := make(chan error, 1)
 	go func() { served <- hs.Serve(l) }()
@@ -168,6 +172,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, stop func(), grace t
 	s.Drain()
 	stop() // ends what runs, so that streams get their terminal event
 	close(s.closing)
+	s.proxy.end()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	if err := hs.Shutdown(end); err != nil { // clients that are slow, or have connected and asked nothing
