@@ -62,18 +62,25 @@ type Result struct {
 	Update         bool                       // this bundle replaces the display DisplayID
 	ExecutionCount int                        // the cell's number, for its value; 0 for a display
 	Table          *Table                     // for a result set: its columns
+	Partial        bool                       // more rows of the same result set follow in the next Result
 }
 
-// Table describes the columns of a result set.
+// Table describes a result set, or what a statement without one did.
 type Table struct {
-	Columns []Column `json:"columns"`
+	Columns []Column
+
+	Truncated    bool   // rows were left out
+	RowCount     int64  // with Truncated: how many there were
+	LastInsertID uint64 // 0: none
+	Warnings     int    // how many the database has
+	Info         string // the database's own words about what it did; may be empty
 }
 
 // Column is one column of a Table.
 type Column struct {
-	Name     string `json:"name"`
-	Type     string `json:"type"`               // the database's own name of the type
-	Nullable *bool  `json:"nullable,omitempty"` // nil: the driver doesn't say
+	Name     string
+	Type     string // the database's own name of the type
+	Nullable *bool  // nil: the driver doesn't say
 }
 
 // States of a Status.
@@ -86,6 +93,7 @@ const (
 	StateKernelRestarted = "kernel_restarted" // the context has a fresh kernel; its state is lost
 	StateSessionReplaced = "session_replaced" // the session has a new shell
 	StateUnwound         = "unwound"          // a run was interrupted and the shell kept
+	StateConnectionLost  = "connection_lost"  // the context gets a new connection to its database
 )
 
 // Status is a note in between: a state and what belongs to it.

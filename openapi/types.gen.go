@@ -614,6 +614,9 @@ type Account = json.RawMessage
 type BackendInfo struct {
 	Available bool `json:"available"`
 
+	// Detail What it is, where that may vary: for sql, which server.
+	Detail *string `json:"detail,omitempty"`
+
 	// Hint How to get it.
 	Hint *string `json:"hint,omitempty"`
 	Name string  `json:"name"`
@@ -1272,14 +1275,14 @@ type ResultEvent struct {
 	// Metadata As the kernel sent it.
 	Metadata map[string]interface{} `json:"metadata,omitempty"`
 
-	// Partial The bundle goes on in the next event.
+	// Partial The bundle, or the rows of the result set, go on in the next event.
 	Partial *bool `json:"partial,omitempty"`
 
 	// Results One thing in several forms: MIME type to value. JSON types come as JSON, binary types as base64; text/plain is
 	// also under the key `text`.
 	Results MIMEBundle `json:"results"`
 
-	// Table The columns of a result set.
+	// Table The columns of a result set, or what a statement without one did.
 	Table *Table `json:"table,omitempty"`
 
 	// Timestamp Unix time in milliseconds.
@@ -1408,11 +1411,14 @@ type RunResultItem struct {
 	ExecutionCount *int                   `json:"execution_count,omitempty"`
 	Metadata       map[string]interface{} `json:"metadata,omitempty"`
 
+	// Partial The rows of the result set go on in the next item.
+	Partial *bool `json:"partial,omitempty"`
+
 	// Results One thing in several forms: MIME type to value. JSON types come as JSON, binary types as base64; text/plain is
 	// also under the key `text`.
 	Results MIMEBundle `json:"results"`
 
-	// Table The columns of a result set.
+	// Table The columns of a result set, or what a statement without one did.
 	Table  *Table `json:"table,omitempty"`
 	Update *bool  `json:"update,omitempty"`
 }
@@ -1456,9 +1462,24 @@ type StatusEvent struct {
 // StreamName defines model for StreamName.
 type StreamName string
 
-// Table The columns of a result set.
+// Table The columns of a result set, or what a statement without one did.
 type Table struct {
 	Columns []Column `json:"columns"`
+
+	// Info The database's own words about what it did.
+	Info *string `json:"info,omitempty"`
+
+	// LastInsertID The first AUTO_INCREMENT value that the statement made, in decimal. Absent: none.
+	LastInsertID *string `json:"last_insert_id,omitempty"`
+
+	// RowCount With `truncated`: how many rows there were.
+	RowCount *int64 `json:"row_count,omitempty"`
+
+	// Truncated There were more rows than `--sql-max-rows` allows; the rest was left out.
+	Truncated *bool `json:"truncated,omitempty"`
+
+	// Warnings How many warnings there are; `SHOW WARNINGS` in the same context lists them. Absent: none.
+	Warnings *int `json:"warnings,omitempty"`
 }
 
 // Timeout Milliseconds until the run is ended. 0 means none; absent means the default of its session or context.

@@ -42,6 +42,9 @@ func (a *oneAnswer) OnStderr(o hooks.Output) { a.errs.add(o.Data) }
 func (a *oneAnswer) OnResult(e hooks.Result) {
 	a.enc.buf = nil // the item keeps it
 	a.enc.resultFields(e, sortedTypes(e))
+	if e.Partial {
+		a.enc.flag("partial", true)
+	}
 	a.enc.buf[0] = '{' // instead of the comma
 	a.results = append(a.results, append(a.enc.buf, '}'))
 }

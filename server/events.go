@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/celld/celld/hooks"
 )
@@ -161,7 +162,7 @@ func (e *encoder) result(r hooks.Result, types []string, last bool) {
 	}
 	e.begin("result", stamp)
 	e.resultFields(r, types)
-	if !last {
+	if !last || r.Partial {
 		e.flag("partial", true)
 	}
 	e.end()
@@ -175,10 +176,12 @@ func (e *encoder) resultFields(r hooks.Result, types []string) {
 		}
 		e.buf = appendJSON(e.buf, mime)
 		e.raw(":")
+		start := len(e.buf)
 		e.buf = appendJSONValue(e.buf, r.Data[mime])
 		if mime == "text/plain" {
+			end := len(e.buf)
 			e.raw(`,"text":`)
-			e.buf = appendJSONValue(e.buf, r.Data[mime])
+			e.buf = append(e.buf, e.buf[start:end]...)
 		}
 	}
 	e.raw("}")
@@ -214,7 +217,21 @@ func (e *encoder) table(t *hooks.Table) {
 		}
 		e.raw("}")
 	}
-	e.raw("]}")
+	e.raw("]")
+	if t.Truncated {
+		e.flag("truncated", true)
+		e.buf = appendInt(e.buf, `,"row_count":`, t.RowCount)
+	}
+	if t.LastInsertID > 0 {
+		e.text("last_insert_id", strconv.FormatUint(t.LastInsertID, 10))
+	}
+	if t.Warnings > 0 {
+		e.buf = appendInt(e.buf, `,"warnings":`, int64(t.Warnings))
+	}
+	if t.Info != "" {
+		e.text("info", t.Info)
+	}
+	e.raw("}")
 }
 
 // OnStatus implements hooks.Hooks.

@@ -36,6 +36,9 @@ type serveCmd struct {
 	MaxSessions  int    `env:"CELLD_MAX_SESSIONS" default:"1024" help:"Bash sessions at the same time. 0: any number."`
 	MaxTerminals int    `env:"CELLD_MAX_TERMINALS" default:"512" help:"Terminals whose program has not ended, at the same time. 0: any number."`
 
+	SQL        string `name:"sql" env:"CELLD_SQL" default:"private" placeholder:"DSN" help:"Where SQL runs: private is a MariaDB or MySQL server of celld's own, started at the first statement; auto is one on 127.0.0.1:3306 that takes root without a password, else private; anything else is a server's DSN, as in user:password@tcp(host:3306)/database."`
+	SQLMaxRows int64  `name:"sql-max-rows" env:"CELLD_SQL_MAX_ROWS" default:"1000000" help:"Rows of one result set at the most; the rest is left out, and the result says so. 0: any number."`
+
 	Keep    time.Duration `env:"CELLD_KEEP" default:"24h" help:"How long a finished execution is remembered."`
 	MaxKept int           `env:"CELLD_MAX_KEPT" default:"10000" help:"How many finished executions are remembered at the most."`
 	MaxBody int64         `env:"CELLD_MAX_BODY" default:"33554432" help:"Largest JSON body, in bytes."`

@@ -275,7 +275,20 @@ type event struct {
 	Error     *struct {
 		Ename, Evalue string
 		Traceback     []string
+		Code          int
+		SQLState      string
 	} `json:"error"`
+	Table *struct {
+		Columns []struct {
+			Name, Type string
+			Nullable   *bool
+		}
+		Truncated    bool
+		RowCount     int64  `json:"row_count"`
+		LastInsertID string `json:"last_insert_id"`
+		Warnings     int
+		Info         string
+	} `json:"table"`
 }
 
 // stream is an answer that is being read.

@@ -29,6 +29,7 @@ func TestExamplesOfTheReadme(t *testing.T) {
 	for _, want := range []string{
 		`"text":"hello"`, `"evalue":"2"`, `"running":`, `"event":"exit"`, "done", `"session_id":"work"`, `"text":"/tmp 42"`,
 		"3.141592653589793", `2.718281828459045`, `"stdout":"Linux\n"`, "# celld", `upper"],"metadata"`, `"nbformat":4`, "/tmp/hello.txt", `"text":"done"`,
+		`"text":"{\"columns\":[\"answer\",\"VERSION()\"],\"rows\":[[\"42\",`,
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the output has no %s:\n%s", want, out)

@@ -20,6 +20,7 @@ import (
 	"github.com/celld/celld/openapi"
 	"github.com/celld/celld/ptyrun"
 	"github.com/celld/celld/shellrun"
+	"github.com/celld/celld/sqlrun"
 )
 
 // aliases are other names of languages. They live here and nowhere else.
@@ -33,6 +34,9 @@ var aliases = map[string]string{
 // One that can't be started is told at once.
 const jupyterStart = 45 * time.Second
 
+// sqlAnswerWithin is what /version waits for an SQL server.
+const sqlAnswerWithin = 2 * time.Second
+
 // kernelLanguages are the languages that run in Jupyter kernels.
 var kernelLanguages = []string{"python", "bash", "javascript", "typescript", "java", "go"}
 
@@ -42,6 +46,7 @@ type runners struct {
 	fallback backends.Stateful
 	kernels  *jupyter.Server
 	managed  *jupyter.Managed // nil with another's Jupyter Server
+	sql      *sqlrun.Server
 	hub      *shellrun.Sessions
 	runDir   string
 }
@@ -83,6 +88,12 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 		conf.Managed = r.managed
 	}
 	r.kernels = jupyter.NewServer(conf)
+	r.sql, err = sqlrun.NewServer(sqlrun.Config{DSN: s.SQL, Private: sqlrun.NewPrivate(sqlrun.PrivateConfig{
+		Dir: filepath.Join(s.DataDir, "sql"), RunDir: filepath.Join(s.RunDir, sqlDir), Env: env, OOMScore: oomScore,
+	})})
+	if err != nil {
+		return nil, fmt.Errorf("--sql: %w", err)
+	}
 	kernels := &backends.Kernels{Server: r.kernels, Languages: kernelLanguages, Runner: shell, Envs: envs}
 	command := &backends.Command{Runner: shell, Envs: envs}
 	r.fallback = kernels
@@ -92,6 +103,7 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 		backends.KindSession:    &backends.Sessions{Hub: r.hub, Runner: shell, Bash: bash, Envs: envs},
 		backends.KindPTY:        &backends.Terminals{Runner: &ptyrun.Runner{Shell: cmp.Or(bash, sh)}, Shell: shell, Envs: envs},
 	}
+	r.table[backends.KindSQL] = &backends.SQL{Server: r.sql, Runner: shell, Envs: envs, MaxRows: s.SQLMaxRows}
 	for _, language := range kernelLanguages {
 		r.table[language] = kernels
 	}
@@ -142,7 +154,7 @@ func (r *runners) close(ctx context.Context) error {
 	if r.managed != nil {
 		err = errors.Join(err, r.managed.Close(ctx))
 	}
-	err = errors.Join(err, r.hub.Close(), r.clear())
+	err = errors.Join(err, r.sql.Close(ctx), r.hub.Close(), r.clear())
 	os.Remove(r.runDir) // unless there is something of others in it
 	return err
 }
@@ -151,11 +163,16 @@ func (r *runners) close(ctx context.Context) error {
 const (
 	sessionsDir = "s"
 	jupyterDir  = "j"
+	sqlDir      = "m"
 )
 
 // clear removes from the run directory what is celld's.
 func (r *runners) clear() error {
-	return errors.Join(os.RemoveAll(filepath.Join(r.runDir, sessionsDir)), os.RemoveAll(filepath.Join(r.runDir, jupyterDir)))
+	var err error
+	for _, dir := range []string{sessionsDir, jupyterDir, sqlDir} {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(r.runDir, dir)))
+	}
+	return err
 }
 
 // version tells what there is. It starts the Jupyter Server, since only that knows its kernels.
@@ -172,7 +189,9 @@ func (r *runners) version(ctx context.Context) openapi.VersionInfo {
 		reason := err.Error()
 		jupyterInfo.Reason, jupyterInfo.Hint = &reason, &hint
 	}
-	info.Backends = append(info.Backends, jupyterInfo)
+	sqlInfo, sqlLanguage := r.sqlVersion(ctx)
+	info.Backends = append(info.Backends, jupyterInfo, sqlInfo)
+	info.Languages = append(info.Languages, sqlLanguage)
 	seen := map[string]bool{}
 	for _, language := range kernelLanguages {
 		l := openapi.LanguageInfo{Name: language}
@@ -198,4 +217,18 @@ func (r *runners) version(ctx context.Context) openapi.VersionInfo {
 		}
 	}
 	return info
+}
+
+// sqlVersion tells which SQL server there is.
+func (r *runners) sqlVersion(ctx context.Context) (openapi.BackendInfo, openapi.LanguageInfo) {
+	ctx, cancel := context.WithTimeout(ctx, sqlAnswerWithin)
+	defer cancel()
+	what, err := r.sql.Describe(ctx)
+	b := openapi.BackendInfo{Name: backends.KindSQL, Available: err == nil, Detail: &what}
+	l := openapi.LanguageInfo{Name: backends.KindSQL, Available: err == nil}
+	if err != nil {
+		reason, hint := err.Error(), "images/setup-mariadb.sh installs a server, --sql names another"
+		b.Reason, b.Hint, l.Reason, l.Hint = &reason, &hint, &reason, &hint
+	}
+	return b, l
 }

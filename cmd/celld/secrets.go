@@ -15,11 +15,11 @@ import (
 const secretsFD = "CELLD_SECRETS_FD"
 
 // secrets are what must be neither in the environment nor in the arguments of celld, where its children could read it.
-type secrets struct{ AccessToken, JupyterToken string }
+type secrets struct{ AccessToken, JupyterToken, SQL string }
 
-var secretVariables = []string{"CELLD_ACCESS_TOKEN", "EXECD_ACCESS_TOKEN", "CELLD_JUPYTER_TOKEN", "JUPYTER_TOKEN"}
+var secretVariables = []string{"CELLD_ACCESS_TOKEN", "EXECD_ACCESS_TOKEN", "CELLD_JUPYTER_TOKEN", "JUPYTER_TOKEN", "CELLD_SQL"}
 
-var secretFlags = []string{"--access-token", "--jupyter-token"}
+var secretFlags = []string{"--access-token", "--jupyter-token", "--sql"}
 
 // hideSecrets starts celld again, in the same process, with its secrets on a descriptor, if any is in the environment
 // or the arguments; the second start reads them from there. Other users' processes and, unless celld is root, its
@@ -47,7 +47,7 @@ func (s *serveCmd) readSecrets(fd string) error {
 	if err := json.NewDecoder(f).Decode(&x); err != nil {
 		return err
 	}
-	s.AccessToken, s.JupyterToken = x.AccessToken, x.JupyterToken
+	s.AccessToken, s.JupyterToken, s.SQL = x.AccessToken, x.JupyterToken, x.SQL
 	return nil
 }
 
@@ -62,7 +62,7 @@ func exposed() bool {
 }
 
 func (s *serveCmd) startAgain() error {
-	text, err := json.Marshal(secrets{s.AccessToken, s.JupyterToken})
+	text, err := json.Marshal(secrets{s.AccessToken, s.JupyterToken, s.SQL})
 	if err != nil {
 		return err
 	}
