@@ -23,6 +23,7 @@ setup: ## install what running and testing needs, into .celld/ where it can; at 
 	@images/setup-system.sh
 	@images/setup-build.sh
 	@images/setup-python.sh
+	@images/setup-kernels.sh
 	@images/setup-mariadb.sh
 	@images/setup-sdk.sh
 	@images/setup-apps.sh

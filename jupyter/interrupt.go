@@ -36,8 +36,11 @@ func (k *Kernel) stop(ctx context.Context, c *conn, r *run) error {
 		}
 	})
 	if !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		if <-unwound == restarted {
+		switch f := <-unwound; {
+		case f == restarted:
 			return execError(nameInterrupted, notStopped)
+		case f == interrupted && r.unnamed && r.failure != nil:
+			return &hooks.ExecError{Name: nameInterrupted, Value: "the cell was interrupted", Traceback: r.failure.Traceback}
 		}
 		return r.err
 	}

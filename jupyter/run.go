@@ -44,6 +44,8 @@ type run struct {
 	exits         bool // the kernel was asked to end
 	aborted       bool // the kernel skipped the cell
 	failure       *hooks.ExecError
+	unnamed       bool   // the kernel said that the cell failed, but not how
+	stderr        []byte // the end of what the cell printed there
 	pages         []hooks.Result
 	first, last   string // the kernel's name for itself, in the first and in the last message
 }
@@ -91,6 +93,9 @@ func (r *run) handle(m *message) bool {
 	for _, page := range r.pages {
 		r.result(page)
 	}
+	if r.unnamed = r.unnamed && r.failure == nil; r.unnamed { // by now all that it printed is here
+		r.failure = failureIn(r.stderr)
+	}
 	switch {
 	case r.failure != nil:
 		r.err = r.failure
@@ -109,6 +114,7 @@ func (r *run) handleOutput(m *message) {
 		}
 		if json.Unmarshal(m.content, &content) == nil && r.gate.enter() {
 			if out := (hooks.Output{Data: []byte(content.Text)}); content.Name == "stderr" {
+				r.stderr = keepStderr(r.stderr, content.Text)
 				r.hooks.OnStderr(out)
 			} else {
 				r.hooks.OnStdout(out)
@@ -221,7 +227,8 @@ func (r *run) handleReply(m *message) {
 	r.replied.Store(true)
 	switch content.Status {
 	case "error":
-		if r.failure == nil {
+		r.unnamed = content.Name == "" && content.Value == ""
+		if r.failure == nil && !r.unnamed {
 			r.failure = content.failure()
 		}
 	case "abort", "aborted":

@@ -9,7 +9,7 @@ import (
 
 // TestExamplesOfTheReadme runs the README's shell examples as they are written, but for the address.
 func TestExamplesOfTheReadme(t *testing.T) {
-	d := start(t, launch{raw: true})
+	d := start(t, launch{raw: true, env: []string{withGoKernel(t)}})
 	text, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +28,7 @@ func TestExamplesOfTheReadme(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"text":"hello"`, `"evalue":"2"`, `"running":`, `"event":"exit"`, "done", `"session_id":"work"`, `"text":"/tmp 42"`,
-		"3.141592653589793", `2.718281828459045`, `"stdout":"Linux\n"`, "# celld", `upper"],"metadata"`, `"nbformat":4`, "/tmp/hello.txt", `"text":"done"`,
+		"3.141592653589793", `2.718281828459045`, `[ 1, 4, 9 ]`, `"text":"\"linux\""`, `"stdout":"Linux\n"`, "# celld", `upper"],"metadata"`, `"nbformat":4`, "/tmp/hello.txt", `"text":"done"`,
 		`"text":"{\"columns\":[\"answer\",\"VERSION()\"],\"rows\":[[\"42\",`,
 	} {
 		if !strings.Contains(string(out), want) {

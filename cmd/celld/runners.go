@@ -30,6 +30,9 @@ var aliases = map[string]string{
 	"sh": "bash", "shell": "bash", "golang": "go",
 }
 
+// preferred are the kernels that are used where they are installed, whatever else there is for their language.
+var preferred = map[string]string{"go": "gonb"}
+
 // jupyterStart is what a first cell waits for celld's own Jupyter Server, which a busy machine or a cold disk makes slow.
 // One that can't be started is told at once.
 const jupyterStart = 45 * time.Second
@@ -74,7 +77,7 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 	if r.hub, err = shellrun.NewSessions(filepath.Join(s.RunDir, sessionsDir)); err != nil {
 		return nil, err
 	}
-	conf := jupyter.ServerConfig{Aliases: aliases}
+	conf := jupyter.ServerConfig{Aliases: aliases, Names: preferred}
 	if s.JupyterHost != "" {
 		conf.Client, err = jupyter.NewClient(jupyter.ClientConfig{URL: hostURL(s.JupyterHost), Token: s.JupyterToken})
 		if err != nil {
@@ -83,8 +86,11 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 	} else {
 		r.managed = jupyter.NewManaged(jupyter.ManagedConfig{
 			Prefix: s.Prefix, RunDir: filepath.Join(s.RunDir, jupyterDir), Log: filepath.Join(s.DataDir, "jupyter.log"), Env: env,
-			OOMScore: oomScore, AnswerWithin: jupyterStart,
+			OOMScore: oomScore, AnswerWithin: jupyterStart, KernelDirs: []string{s.Prefix, filepath.Join(s.RunDir, specsDir)},
 		})
+		if err := writeGoKernelspec(filepath.Join(s.RunDir, specsDir), s.Prefix); err != nil {
+			return nil, err
+		}
 		conf.Managed = r.managed
 	}
 	r.kernels = jupyter.NewServer(conf)
@@ -164,12 +170,13 @@ const (
 	sessionsDir = "s"
 	jupyterDir  = "j"
 	sqlDir      = "m"
+	specsDir    = "k"
 )
 
 // clear removes from the run directory what is celld's.
 func (r *runners) clear() error {
 	var err error
-	for _, dir := range []string{sessionsDir, jupyterDir, sqlDir} {
+	for _, dir := range []string{sessionsDir, jupyterDir, sqlDir, specsDir} {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(r.runDir, dir)))
 	}
 	return err

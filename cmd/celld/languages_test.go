@@ -1,0 +1,188 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// language is a row of the table: what a person would type to see a behaviour, and what comes of it.
+type language struct {
+	name    string
+	aliases []string
+
+	hello   string // prints "hello"
+	set     string // sets x to 41
+	get     string // prints x + 1
+	value   string // shows 42 as the value of its last line; empty: the kernel shows none
+	unicode string // prints "é 漢 🎉" with its line end
+	million string // prints a million x
+	cwd     string // prints the directory
+	env     string // prints the variable OWN
+	endless string // prints "go", then never ends
+
+	fails  string // fails with the message "bad é"
+	ename  string // of what that ends with
+	evalue string
+	trace  string // in its traceback
+
+	wrong      string // no program at all
+	wrongEname string
+	wrongTrace string
+}
+
+var languages = []language{
+	{
+		name: "python", aliases: []string{"py", "Python3"},
+		hello: `print("hello")`, set: "x = 41", get: "print(x + 1)", value: "x + 1",
+		unicode: `print("é 漢 🎉")`, million: `print("x" * 1000000, end="")`,
+		cwd: "import os; print(os.getcwd())", env: "import os; print(os.environ['OWN'])",
+		endless: "print('go', flush=True)\nwhile True: pass",
+		fails:   `raise ValueError("bad é")`, ename: "ValueError", evalue: "bad é", trace: "ValueError",
+		wrong: "1 +", wrongEname: "SyntaxError", wrongTrace: "invalid syntax",
+	},
+	{
+		name: "javascript", aliases: []string{"js", "node"},
+		hello: `console.log("hello")`, set: "let x = 41", get: "console.log(x + 1)",
+		unicode: `console.log("é 漢 🎉")`, million: `const all = process.stdout.write("x".repeat(1000000))`,
+		cwd: "console.log(process.cwd())", env: "console.log(process.env.OWN)",
+		endless: "console.log('go'); while (true) {}",
+		fails:   `throw new TypeError("bad é")`, ename: "TypeError", evalue: "bad é", trace: "at ",
+		wrong: "1 +", wrongEname: "CompileError", wrongTrace: "Expression expected",
+	},
+	{
+		name: "typescript", aliases: []string{"ts"},
+		hello: `console.log("hello")`, set: "let x: number = 41", get: "console.log(x + 1)",
+		unicode: `console.log("é 漢 🎉")`, million: `const all = process.stdout.write("x".repeat(1000000))`,
+		cwd: "console.log(process.cwd())", env: "console.log(process.env.OWN)",
+		endless: "console.log('go'); await new Promise(() => setInterval(() => {}, 1000))",
+		fails:   `class Boom extends Error { name = "Boom" }` + "\n" + `throw new Boom("bad é")`, ename: "Boom", evalue: "bad é", trace: "at ",
+		wrong: `const y: number = "text"`, wrongEname: "CompileError", wrongTrace: "not assignable",
+	},
+	{
+		name: "go", aliases: []string{"golang"},
+		hello: "import \"fmt\"\nfmt.Println(\"hello\")", set: "x := 41", get: "import \"fmt\"\nfmt.Println(x + 1)", value: "x + 1",
+		unicode: `fmt.Println("é 漢 🎉")`, million: "import \"strings\"\nfmt.Print(strings.Repeat(\"x\", 1000000))",
+		cwd: "import \"os\"\nwd, _ := os.Getwd()\nfmt.Println(wd)", env: "import \"os\"\nfmt.Println(os.Getenv(\"OWN\"))",
+		endless: "fmt.Println(\"go\")\nfor {}",
+		fails:   `panic("bad é")`, ename: "Panic", evalue: "bad é", trace: "panic: bad é",
+		wrong: "x = 41\nundeclared + 1", wrongEname: "CompileError", wrongTrace: "2:1: undefined: undeclared",
+	},
+}
+
+// withGoKernel is a PATH that begins with a folder in which the kernel for Go has been built.
+func withGoKernel(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir, "../celld-gokernel")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the kernel for Go: %v\n%s", err, out)
+	}
+	return "PATH=" + dir + ":" + os.Getenv("PATH")
+}
+
+// The table: every language behaves the same.
+func TestLanguages(t *testing.T) {
+	t.Parallel()
+	d := start(t, launch{env: []string{withGoKernel(t)}})
+	d.python()
+	for _, l := range languages {
+		t.Run(l.name, func(t *testing.T) { testLanguage(t, d, l) })
+	}
+}
+
+func testLanguage(t *testing.T, shared *daemon, l language) {
+	d := shared.in(t)
+	dir := filepath.Join(d.ws, "of "+l.name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const own = "a 'b' \"c\" $HOME é"
+	c := d.context(m{"language": l.name, "cwd": dir, "envs": m{"OWN": own}})
+	if c.Language != l.name || c.Cwd != dir {
+		t.Errorf("made %+v", c)
+	}
+	for _, column := range []struct {
+		name string
+		run  func(*testing.T, *daemon)
+	}{
+		{"hello", func(_ *testing.T, d *daemon) { d.says(c.ID, l.hello, "hello\n") }},
+		{"aliases", func(t *testing.T, d *daemon) {
+			for _, name := range append(l.aliases, strings.ToUpper(l.name)) {
+				if o := d.cell(c.ID, l.hello, m{"context": m{"id": c.ID, "language": name}}); o.out() != "hello\n" {
+					t.Errorf("as %s it printed %q and ended with %+v", name, o.out(), o.end)
+				}
+			}
+		}},
+		{"state", func(t *testing.T, d *daemon) {
+			d.says(c.ID, l.set, "")
+			d.says(c.ID, l.get, "42\n")
+		}},
+		{"value", func(t *testing.T, d *daemon) {
+			if l.value == "" {
+				return
+			}
+			if o := d.cell(c.ID, l.value); len(o.results) != 1 || o.results[0].Results["text"] != "42" {
+				t.Errorf("showed %+v and ended with %+v", o.results, o.end)
+			}
+		}},
+		{"unicode", func(t *testing.T, d *daemon) { d.says(c.ID, l.unicode, "é 漢 🎉\n") }},
+		{"directory", func(t *testing.T, d *daemon) { d.says(c.ID, l.cwd, dir+"\n") }},
+		{"environment", func(t *testing.T, d *daemon) { d.says(c.ID, l.env, own+"\n") }},
+		{"a million bytes", func(t *testing.T, d *daemon) {
+			if o := d.cell(c.ID, l.million); o.end.Error != nil || o.out() != strings.Repeat("x", 1000000) {
+				t.Errorf("printed %d bytes and ended with %+v", len(o.out()), o.end)
+			}
+		}},
+		{"an error, and a run that waits behind it", func(t *testing.T, d *daemon) {
+			first, next := d.begin(c.ID, l.fails), d.begin(c.ID, l.get)
+			l.failed(t, first.rest(), l.ename, l.evalue, l.trace)
+			if o := next.rest(); o.end.Error != nil || o.out() != "42\n" {
+				t.Errorf("the next run printed %q and ended with %+v", o.out(), o.end.Error)
+			}
+		}},
+		{"not a program", func(t *testing.T, d *daemon) {
+			l.failed(t, d.cell(c.ID, l.wrong), l.wrongEname, "", l.wrongTrace)
+		}},
+		{"interrupt", func(t *testing.T, d *daemon) {
+			running := d.begin(c.ID, l.endless)
+			running.until(prints("go"))
+			if status := d.call("DELETE", "/code?id="+c.ID, nil, nil); status != http.StatusOK {
+				t.Errorf("interrupt: %d", status)
+			}
+			if o := running.rest(); o.end.Type != "error" || o.end.Error.Ename != l.interrupted() {
+				t.Errorf("ended with %+v %+v", o.end, o.end.Error)
+			}
+			d.says(c.ID, l.get, "42\n") // the state is kept
+		}},
+		{"restart", func(t *testing.T, d *daemon) {
+			if status := d.call("POST", "/code/contexts/"+c.ID+"/restart", nil, nil); status != http.StatusOK {
+				t.Errorf("restart: %d", status)
+			}
+			d.says(c.ID, l.hello, "hello\n")
+			d.says(c.ID, l.env, own+"\n")
+			if o := d.cell(c.ID, l.get); o.out() == "42\n" {
+				t.Error("the state outlived the restart")
+			}
+		}},
+	} {
+		t.Run(column.name, func(t *testing.T) { column.run(t, d.in(t)) })
+	}
+}
+
+func (l language) interrupted() string { return "KeyboardInterrupt" }
+
+func (l language) failed(t *testing.T, o *outcome, ename, evalue, trace string) {
+	t.Helper()
+	if o.end.Error == nil {
+		t.Errorf("ended well: %+v", o.events)
+		return
+	}
+	e := o.end.Error
+	if e.Ename != ename || evalue != "" && e.Evalue != evalue || !strings.Contains(strings.Join(e.Traceback, "\n"), trace) {
+		t.Errorf("failed with %+v, want %s %q and %q in the trace", e, ename, evalue, trace)
+	}
+}

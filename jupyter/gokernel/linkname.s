@@ -1,0 +1,1 @@
+// Makes the compiler take a function without a body.
