@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/celld/celld/hooks"
@@ -58,8 +59,16 @@ func commandRun(r *shellrun.Runner, c shellrun.Command) (*Run, error) {
 		}
 		return commandEnd(ctx, p.Stopped(), status.Code)
 	}
-	return &Run{Do: do, Exit: true, Handle: Handle{
-		PID: p.PID, Signal: p.Signal, Stdin: stdin(p), Lingers: p.Lingers, Survivors: p.Survivors,
+	over := make(chan struct{})
+	signal := func(sig syscall.Signal) error {
+		select {
+		case <-p.Started(): // it is known to clients a moment earlier
+		case <-over:
+		}
+		return p.Signal(sig)
+	}
+	return &Run{Do: do, Release: func() { close(over) }, Exit: true, Handle: Handle{
+		PID: p.PID, Signal: signal, Stdin: stdin(p), Lingers: p.Lingers, Survivors: p.Survivors,
 		Kill: func(ctx context.Context) error { return p.Kill(ctx, killGrace) },
 	}}, nil
 }

@@ -45,7 +45,7 @@
 // Under [Lossless] a reader sees no gap in what it had not seen when it attached or what came since: the hooks block
 // while any attached reader, one that came late too, is 1 MiB or 5,000 records behind. They go on at once when it has
 // caught up or left, and when the journal is released, which must be done when the execution's context is done. A reader that has accepted nothing for [StallTimeout] while the hooks waited gets
-// [ErrStalled]. Only a result that, with what is unseen, is more than the store keeps, a full disk and a release can
+// [ErrStalled]; a writer that is a [Pacer] says itself when that was last. Only a result that, with what is unseen, is more than the store keeps, a full disk and a release can
 // make a gap. The terminal event never waits. Once the readers that were attached then have left, what is kept is a
 // matter of the budget alone, and the store's file is closed.
 //

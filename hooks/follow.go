@@ -17,12 +17,17 @@ const IdleInterval = 10 * time.Second
 // reader's goroutine after each IdleInterval without an event; its error ends the reader.
 type Idler interface{ Idle() error }
 
+// Pacer is implemented by writers whose Flush may last although the client takes what it is sent, bit by bit. Accepted
+// returns when the client last took something; it is called at any time, must be safe for concurrent use and not wait.
+type Pacer interface{ Accepted() time.Time }
+
 // reader is the cursor of one Follow. Journal.mu guards it, but for what is its goroutine's own.
 type reader struct {
 	pos     int64     // position of the last event given to the writer
 	next    int64     // number of the first record past pos
 	off     int64     // offset in the store of the first byte past pos
 	waiting time.Time // since when the program waits for it; zero when it doesn't
+	pacer   Pacer     // its writer, if that is one
 	err     error     // why it was given up
 	gone    chan struct{}
 
@@ -30,6 +35,16 @@ type reader struct {
 	begun bool       // the writer has had something
 	fresh [2]bool    // the stream's next output doesn't follow what the writer had
 	cut   [2]*Cutter // its cutter, where that is not the record's
+}
+
+// since is when the reader's client last took something, or the program began to wait for it. The caller holds mu.
+func (r *reader) since() time.Time {
+	if r.pacer != nil {
+		if at := r.pacer.Accepted(); at.After(r.waiting) {
+			return at
+		}
+	}
+	return r.waiting
 }
 
 // Follow replays to w what comes after position after, then what happens, until the terminal event has been written
@@ -47,6 +62,7 @@ func (j *Journal) Replay(ctx context.Context, after int64, w Writer) error {
 
 func (j *Journal) read(ctx context.Context, after int64, w Writer, follow bool) error {
 	r := &reader{gone: make(chan struct{}), fresh: [2]bool{true, true}}
+	r.pacer, _ = w.(Pacer)
 	j.attach(r, max(after, 0))
 	defer j.detach(r)
 	for k := kindStdout; r.pos > 0 && k <= kindStderr; k++ {

@@ -306,8 +306,8 @@ func (j *Journal) slow() (since time.Time, wait bool) {
 		if r.waiting.IsZero() {
 			r.waiting = time.Now()
 		}
-		if !wait || r.waiting.Before(since) {
-			since, wait = r.waiting, true
+		if at := r.since(); !wait || at.Before(since) {
+			since, wait = at, true
 		}
 	}
 	return since, wait
@@ -318,7 +318,7 @@ func (j *Journal) dropStalled() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.readers = slices.DeleteFunc(j.readers, func(r *reader) bool {
-		stalled := !r.waiting.IsZero() && time.Since(r.waiting) >= StallTimeout
+		stalled := !r.waiting.IsZero() && time.Since(r.since()) >= StallTimeout
 		if stalled {
 			r.err = ErrStalled
 			close(r.gone)

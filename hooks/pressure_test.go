@@ -198,6 +198,36 @@ func TestAReaderThatAcceptsALittleIsNotGivenUp(t *testing.T) {
 	})
 }
 
+// pacer is a gate whose client takes what it is sent bit by bit.
+type pacer struct {
+	*gate
+	accepted atomic.Int64
+}
+
+func (p *pacer) Accepted() time.Time { return time.Unix(0, p.accepted.Load()) }
+
+func TestAReaderThatTakesOneBatchBitByBitIsNotGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := begin(Config{})
+		p := &pacer{gate: newGate()}
+		result := follow(t.Context(), j, 0, p)
+		_, done := program(j, 60)
+		for range 5 {
+			time.Sleep(StallTimeout - time.Second)
+			p.accepted.Store(time.Now().UnixNano())
+		}
+		start := time.Now()
+		<-done
+		if took := time.Since(start); took != StallTimeout {
+			t.Errorf("given up %v after it last took something", took)
+		}
+		close(p.pass)
+		if err := <-result; !errors.Is(err, ErrStalled) {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+}
+
 // A quiet program doesn't wait for anybody, so that nobody is given up, however long it takes.
 func TestAReaderIsGivenUpOnlyWhenTheProgramWaitsForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

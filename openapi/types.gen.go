@@ -1586,6 +1586,9 @@ type QueryID = string
 // SessionID defines model for SessionID.
 type SessionID = string
 
+// EventStream A whole run in one answer.
+type EventStream = RunResult
+
 // FileList defines model for FileList.
 type FileList = []FileInfo
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/celld/celld/backends"
 	"github.com/celld/celld/hooks"
 	"github.com/labstack/echo/v4"
 )
@@ -15,28 +16,37 @@ const maxAnswer = 1 << 20
 
 // oneAnswer collects a whole run and sends it as one JSON object. It implements hooks.Writer.
 type oneAnswer struct {
-	c           echo.Context
-	enc         encoder // for results and errors, which look as they do in events
-	started     time.Time
-	id          string
-	out, errs   excerpt
-	results     []json.RawMessage
-	failure     json.RawMessage
-	exit        *int
-	took        time.Duration
-	hasTerminal bool
+	c         echo.Context
+	enc       encoder // for results and errors, which look as they do in events
+	id        string  // of the execution
+	after     int64   // what is at or before it is known to the client
+	started   time.Time
+	out, errs excerpt
+	results   []json.RawMessage
+	failure   json.RawMessage
+	exit      *int
+	took      time.Duration
 }
 
-func newAnswer(c echo.Context) *oneAnswer { return &oneAnswer{c: c} }
+func newAnswer(c echo.Context, e *backends.Execution, after int64) *oneAnswer {
+	return &oneAnswer{c: c, id: e.ID, after: after, started: e.Started}
+}
 
 // OnInit implements hooks.Hooks.
-func (a *oneAnswer) OnInit(e hooks.Init) { a.id, a.started = e.ExecutionID, e.Time }
+func (a *oneAnswer) OnInit(hooks.Init) {}
 
 // OnStdout implements hooks.Hooks.
-func (a *oneAnswer) OnStdout(o hooks.Output) { a.out.add(o.Data) }
+func (a *oneAnswer) OnStdout(o hooks.Output) { a.output(&a.out, o) }
 
 // OnStderr implements hooks.Hooks.
-func (a *oneAnswer) OnStderr(o hooks.Output) { a.errs.add(o.Data) }
+func (a *oneAnswer) OnStderr(o hooks.Output) { a.output(&a.errs, o) }
+
+// output leaves out the beginning of a line that is given again to who resumes inside it.
+func (a *oneAnswer) output(x *excerpt, o hooks.Output) {
+	if o.EID > a.after {
+		x.add(o.Data)
+	}
+}
 
 // OnResult implements hooks.Hooks.
 func (a *oneAnswer) OnResult(e hooks.Result) {
@@ -57,12 +67,12 @@ func (a *oneAnswer) OnError(e hooks.Failure) {
 	a.enc.buf = nil
 	a.enc.failure(&e.ExecError)
 	a.failure = a.enc.buf[len(`,"error":`):]
-	a.exit, a.took, a.hasTerminal = e.ExitCode, e.Time.Sub(a.started), true
+	a.exit, a.took = e.ExitCode, e.Time.Sub(a.started)
 }
 
 // OnComplete implements hooks.Hooks.
 func (a *oneAnswer) OnComplete(e hooks.Complete) {
-	a.exit, a.took, a.hasTerminal = e.ExitCode, e.Duration, true
+	a.exit, a.took = e.ExitCode, e.Duration
 }
 
 // Flush implements hooks.Writer.

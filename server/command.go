@@ -37,7 +37,7 @@ func (s *Server) startAndFollow(c echo.Context, req backends.Request, endsWithCl
 	if err != nil {
 		return err
 	}
-	w := s.newReply(c, req.Output, 0)
+	w := s.newReply(c, e, req.Output, 0)
 	if err := e.Journal.Follow(ctx, 0, w); err != nil {
 		if endsWithClient {
 			e.Stop(backends.ErrClientGone)
@@ -54,13 +54,18 @@ func (s *Server) startAndLeave(c echo.Context, req backends.Request) error {
 	if err != nil {
 		return err
 	}
-	w := s.newReply(c, req.Output, 0)
-	w.OnInit(hooks.Init{Stamp: hooks.Stamp{EID: 1, Time: e.Started}, ExecutionID: e.ID, ID: e.Name})
-	w.OnComplete(hooks.Complete{Stamp: hooks.Stamp{Time: e.Started}})
+	w := s.newReply(c, e, req.Output, 0)
+	started(e, w)
 	if err := w.Flush(); err != nil {
 		return abort(c)
 	}
 	return w.finish()
+}
+
+// started tells w that a background command has started.
+func started(e *backends.Execution, w hooks.Hooks) {
+	w.OnInit(hooks.Init{Stamp: hooks.Stamp{EID: 1, Time: e.Started}, ExecutionID: e.ID, ID: e.Name})
+	w.OnComplete(hooks.Complete{Stamp: hooks.Stamp{Time: e.Started}})
 }
 
 func (s *Server) newStream(c echo.Context, mode hooks.Mode, after int64) *stream {

@@ -50,7 +50,7 @@ func (s *Server) events(c echo.Context) error {
 	if after >= pos && (ended || !follow) {
 		return c.NoContent(http.StatusNoContent)
 	}
-	w := s.newReply(c, output, after)
+	w := s.newReply(c, e, output, after)
 	read := e.Journal.Follow
 	if !follow {
 		read = e.Journal.Replay

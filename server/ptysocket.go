@@ -181,7 +181,7 @@ func (s *Server) connectPTY(c echo.Context) error {
 			return &problem{http.StatusConflict, openapi.ErrorCodeAlreadyConnected, "another client holds the terminal"}
 		}
 	}
-	conn, ok := s.upgrade(c)
+	conn, ok := s.upgrade(c, c.Response().Writer)
 	if !ok {
 		k.release()
 		return nil
@@ -200,14 +200,14 @@ func (s *Server) connectPTY(c echo.Context) error {
 
 // upgrade makes a WebSocket of the connection, or answers why not. Access has been checked, Origin included. The
 // WebSocket uses the buffers of net/http.
-func (s *Server) upgrade(c echo.Context) (*websocket.Conn, bool) {
+func (s *Server) upgrade(c echo.Context, w http.ResponseWriter) (*websocket.Conn, bool) {
 	upgrader := websocket.Upgrader{
 		CheckOrigin: func(*http.Request) bool { return true },
 		Error: func(_ http.ResponseWriter, _ *http.Request, status int, reason error) {
 			s.onError(&problem{status, openapi.ErrorCodeInvalidRequestBody, reason.Error()}, c)
 		},
 	}
-	conn, err := upgrader.Upgrade(c.Response().Writer, c.Request(), nil)
+	conn, err := upgrader.Upgrade(w, c.Request(), nil)
 	if err != nil {
 		return nil, false
 	}

@@ -4,8 +4,10 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/celld/celld/backends"
 	"github.com/celld/celld/hooks"
 	"github.com/labstack/echo/v4"
 )
@@ -17,13 +19,15 @@ const writeTimeout = hooks.StallTimeout
 const maxKeptBuffer = 1 << 20
 
 // stream sends events over HTTP: what the journal gives is encoded into one buffer, which is written and flushed when
-// the journal has nothing more. The header goes out with the first event. It implements hooks.Writer and hooks.Idler.
+// the journal has nothing more. The header goes out with the first event. It implements hooks.Writer, hooks.Idler and
+// hooks.Pacer.
 type stream struct {
 	*encoder
-	w       http.ResponseWriter
-	control *http.ResponseController
-	started bool
-	over    bool // the terminal event is in buf
+	w        http.ResponseWriter
+	control  *http.ResponseController
+	started  bool
+	over     bool         // the terminal event is in buf
+	accepted atomic.Int64 // when the client last took something, in Unix nanoseconds
 }
 
 // format is the form in which a client wants events.
@@ -72,9 +76,9 @@ type reply interface {
 }
 
 // newReply makes the writer that the client asks for.
-func (s *Server) newReply(c echo.Context, mode hooks.Mode, after int64) reply {
+func (s *Server) newReply(c echo.Context, e *backends.Execution, mode hooks.Mode, after int64) reply {
 	if accepted(c.Request().Header.Get("Accept")) == formatJSON {
-		return newAnswer(c)
+		return newAnswer(c, e, after)
 	}
 	return s.newStream(c, mode, after)
 }
@@ -111,6 +115,7 @@ func (s *stream) Flush() error {
 		if _, err := s.w.Write(part); err != nil {
 			return err
 		}
+		s.accepted.Store(time.Now().UnixNano())
 	}
 	if s.buf = s.buf[:0]; cap(s.buf) > maxKeptBuffer {
 		s.buf = nil
@@ -120,6 +125,9 @@ func (s *stream) Flush() error {
 	}
 	return s.control.Flush()
 }
+
+// Accepted implements hooks.Pacer.
+func (s *stream) Accepted() time.Time { return time.Unix(0, s.accepted.Load()) }
 
 // OnError implements hooks.Hooks.
 func (s *stream) OnError(e hooks.Failure) {

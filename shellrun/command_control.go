@@ -20,6 +20,9 @@ func (p *Prepared) PID() int {
 	return 0
 }
 
+// Started is closed when the command has been started, or could not be. It never is if Run isn't called.
+func (p *Prepared) Started() <-chan struct{} { return p.started }
+
 // Signal sends a signal to the command's process group, as a terminal would. Before the start and after the end the
 // error is [os.ErrProcessDone].
 func (p *Prepared) Signal(sig syscall.Signal) error {

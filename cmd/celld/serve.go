@@ -96,6 +96,17 @@ func (s *serveCmd) run(ctx context.Context, l net.Listener, log *slog.Logger) er
 	if err != nil {
 		return err
 	}
+	controller, srv := s.wire(b, logs, t, log)
+	if s.AccessToken == "" && s.InsecureNoAuth {
+		log.Warn("anybody who can reach this address can run anything: there is no access token", "address", l.Addr())
+	}
+	defer s.answerProbes(l, log)()
+	log.Info("listening", "address", l.Addr().String(), "workspace", s.Workspace, "version", version)
+	return srv.Serve(ctx, l, func() { s.stop(ctx, controller, b, log) }, answerGrace)
+}
+
+// wire makes the controller and the server.
+func (s *serveCmd) wire(b *runners, logs string, t *telemetry, log *slog.Logger) (*backends.Controller, *server.Server) {
 	controller := backends.New(backends.Config{
 		Table: b.table, Aliases: aliases, Fallback: b.fallback,
 		Budget: hooks.NewBudget(logs, hooks.Limits{
@@ -105,16 +116,10 @@ func (s *serveCmd) run(ctx context.Context, l net.Listener, log *slog.Logger) er
 		Keep:  s.Keep, MaxKept: s.MaxKept, MaxContexts: s.MaxContexts, MaxSessions: s.MaxSessions,
 		Log: log, Tracer: t.tracer, Meter: t.meter,
 	})
-	srv := server.New(server.Config{
+	return controller, server.New(server.Config{
 		Controller: controller, Token: s.AccessToken, AnyHost: s.InsecureNoAuth, MaxBody: s.MaxBody,
 		DefaultSession: s.DefaultSession, Files: files.FS{Workspace: s.Workspace, Home: os.Getenv("HOME")}, Version: b.version, Log: log, Middleware: t.middleware,
 	})
-	if s.AccessToken == "" && s.InsecureNoAuth {
-		log.Warn("anybody who can reach this address can run anything: there is no access token", "address", l.Addr())
-	}
-	defer s.answerProbes(l, log)()
-	log.Info("listening", "address", l.Addr().String(), "workspace", s.Workspace, "version", version)
-	return srv.Serve(ctx, l, func() { s.stop(ctx, controller, b, log) }, answerGrace)
 }
 
 // maxOf limits the kinds of executions of which there may be many without anybody noticing.

@@ -39,6 +39,7 @@ func (s *socket) send(v any) {
 type refEvent struct {
 	event
 	Ref    string `json:"ref"`
+	Op     string `json:"op"`
 	Status int    `json:"status"`
 }
 
@@ -104,7 +105,7 @@ func TestSocket(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a thousand runs share it", func(t *testing.T) {
+	t.Run("many runs share it", func(t *testing.T) {
 		const n = 200
 		for i := range n {
 			s.send(m{"op": "run", "ref": fmt.Sprint(i), "kind": "command", "command": fmt.Sprintf("echo %d; exit %d", i, i%3)})
@@ -148,6 +149,103 @@ func TestSocket(t *testing.T) {
 			t.Errorf("slow: %+v", all)
 		}
 	})
+	t.Run("a program that doesn't read holds up nobody", func(t *testing.T) {
+		s := d.socket(nil)
+		s.send(m{"op": "run", "ref": "deaf", "kind": "command", "command": "exec sleep 98.5", "stdin_open": true})
+		line := strings.Repeat("x", 1<<20)
+		for range 10 {
+			s.send(m{"op": "stdin", "ref": "deaf", "data": line})
+		}
+		s.send(m{"op": "run", "ref": "other", "kind": "command", "command": "cat", "stdin_open": true})
+		s.send(m{"op": "stdin", "ref": "other", "data": "hi", "eof": true})
+		refused := 0
+		for e := s.next(); e.Ref != "other" || e.Type != "execution_complete"; e = s.next() {
+			if e.Op == "stdin" && e.Status == http.StatusTooManyRequests && e.Ref == "deaf" {
+				refused++
+			} else if e.Ref == "other" && e.Type == "stdout" && e.Text != "hi" {
+				t.Errorf("%+v", e)
+			}
+		}
+		if refused == 0 || refused > 3 {
+			t.Errorf("%d of 10 MiB were refused", refused)
+		}
+		s.send(m{"op": "interrupt", "ref": "deaf"})
+		for e := s.next(); e.EID == 0 || e.Type != "error"; e = s.next() {
+			if e.Type != "init" && e.Op != "stdin" {
+				t.Errorf("%+v", e)
+			}
+		}
+	})
+	t.Run("what is asked at once after run is done", func(t *testing.T) {
+		for i := range 20 {
+			a, b := fmt.Sprint("a", i), fmt.Sprint("b", i)
+			s.send(m{"op": "run", "ref": a, "kind": "command", "command": "exec sleep 98.6"})
+			s.send(m{"op": "interrupt", "ref": a})
+			s.send(m{"op": "run", "ref": b, "kind": "command", "argv": []string{"sleep", "98.7"}})
+			s.send(m{"op": "signal", "ref": b, "signal": "KILL"})
+			ends := map[string]string{}
+			for len(ends) < 2 {
+				if e := s.next(); e.Type == "error" {
+					ends[e.Ref] = e.Error.Ename + " " + e.Error.Evalue
+				}
+			}
+			if !strings.HasPrefix(ends[a], "CommandInterrupted") || ends[b] != "CommandExecError 137" {
+				t.Fatalf("%v", ends)
+			}
+		}
+	})
+	t.Run("a background command has started", func(t *testing.T) {
+		s.send(m{"op": "run", "ref": "bg", "kind": "command", "command": "echo a; exec sleep 98.8", "background": true})
+		all := s.rest("bg")
+		if len(all) != 2 || all[1].Type != "execution_complete" || all[1].EID != 0 || all[1].ExitCode != nil {
+			t.Errorf("%+v", all)
+		}
+		s.send(m{"op": "attach", "ref": "bg", "execution_id": all[0].ID, "after": 1})
+		if e := s.next(); e.Type != "stdout" || e.Text != "a" {
+			t.Errorf("%+v", e)
+		}
+		s.send(m{"op": "signal", "execution_id": all[0].ID, "signal": "TERM"})
+		last := s.rest("bg")[0]
+		if last.Type != "error" || last.Error.Evalue != "143" {
+			t.Errorf("%+v", last)
+		}
+		s.send(m{"op": "attach", "ref": "bg", "execution_id": all[0].ID, "after": last.EID})
+		if e := s.next(); e.Type != "status" || e.State != "ended" || e.Ref != "bg" || e.EID != 0 {
+			t.Errorf("%+v", e)
+		}
+	})
+	t.Run("pings are answered while it is flooded", func(t *testing.T) {
+		s := d.socket(nil)
+		pongs := 0
+		s.conn.SetPongHandler(func(string) error { pongs++; return nil })
+		for i := range 4 {
+			s.send(m{"op": "run", "ref": fmt.Sprint(i), "kind": "command", "command": "yes | head -c 40000"})
+		}
+		go func() {
+			for i := range 200 {
+				s.conn.WriteJSON(m{"op": "ping", "ref": fmt.Sprint("ping", i)})
+				s.conn.WriteMessage(websocket.PingMessage, []byte("x"))
+			}
+			s.conn.WriteJSON(m{"op": "ping", "ref": "last"})
+		}()
+		lines, answers, ends := 0, 0, 0
+		for last := false; ends < 4 || !last; {
+			switch e := s.next(); {
+			case e.Type == "stdout" && e.Text == "y":
+				lines++
+			case e.Type == "pong":
+				answers++
+				last = e.Ref == "last"
+			case e.Type == "execution_complete":
+				ends++
+			case e.Type != "init":
+				t.Fatalf("%+v", e)
+			}
+		}
+		if lines != 4*20_000 || answers != 201 || pongs == 0 {
+			t.Errorf("%d lines, %d answers, %d pongs", lines, answers, pongs)
+		}
+	})
 	t.Run("attach continues after a position", func(t *testing.T) {
 		s.send(m{"op": "run", "ref": "first", "kind": "command", "command": "seq 1 1000", "on_disconnect": "continue"})
 		all := s.rest("first")
@@ -175,7 +273,7 @@ func TestSocket(t *testing.T) {
 			`{"op":"run","ref":"x","kind":"session","session_id":"?","command":"true","create":true}`: 400,
 			`{"op":"attach","ref":"x","execution_id":"none"}`:                                         404,
 			`{"op":"interrupt","ref":"none"}`:                                                         404,
-			`{"op":"dance","ref":"x"}`:                                                                404,
+			`{"op":"dance","ref":"x"}`:                                                                400,
 			`not json`:                                                                                400,
 		} {
 			if err := s.conn.WriteMessage(websocket.TextMessage, []byte(text)); err != nil {
@@ -212,56 +310,6 @@ func TestSocket(t *testing.T) {
 		}
 		d.call("DELETE", "/command?id="+kept, nil, nil)
 	})
-}
-
-func TestEveryFormTellsTheSame(t *testing.T) {
-	d := start(t, launch{})
-	cases := map[string]struct {
-		path string
-		body m
-	}{
-		"command": {"/command", m{"command": "printf 'a\\n\\nb'; exit 4"}},
-		"session": {"/session/f/run", m{"command": "printf 'a\\n\\nb'; (exit 4)", "create": true}},
-		"code":    {"/code", m{"context": m{"language": "python"}, "code": "print('a')\n1/0"}},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			sse := d.open(tc.path, tc.body).rest()
-			resp := d.do("POST", tc.path, tc.body, "Accept", "application/x-ndjson")
-			lines := json.NewDecoder(resp.Body)
-			var types, texts []string
-			for {
-				var e event
-				if err := lines.Decode(&e); err != nil {
-					break
-				}
-				types = append(types, e.Type)
-				if e.Type == "stdout" {
-					texts = append(texts, e.Text)
-				}
-			}
-			resp.Body.Close()
-			var want []string
-			for _, e := range sse.events {
-				want = append(want, e.Type)
-			}
-			if !slices.Equal(types, want) || !slices.Equal(texts, sse.stdout) {
-				t.Errorf("NDJSON: %v %q; SSE: %v %q", types, texts, want, sse.stdout)
-			}
-			var one struct {
-				Stdout   string
-				ExitCode *int `json:"exit_code"`
-				Error    *struct{ Ename, Evalue string }
-			}
-			if code := d.call("POST", tc.path, tc.body, &one, "Accept", "application/json"); code != 200 {
-				t.Errorf("JSON: %d", code)
-			}
-			raw := d.open(tc.path, with(tc.body, []m{{"output": "raw"}})).rest()
-			if one.Stdout != raw.out() || one.Error == nil || one.Error.Ename != sse.failed() || one.Error.Evalue != sse.end.Error.Evalue {
-				t.Errorf("JSON: %+v, SSE: %q %+v", one, raw.out(), sse.end)
-			}
-		})
-	}
 }
 
 func TestAnOperationIsCarriedOutOnce(t *testing.T) {
