@@ -309,7 +309,8 @@ func (m *Managed) settings(in *instance, token string) any {
 			"IdentityProvider":               section{"token": token},
 			"ZMQChannelsWebsocketConnection": section{"limit_rate": false},
 			"KernelManager":                  section{"shutdown_wait_time": 1.0},
-			"KernelRestarter":                section{"time_to_dead": 0.5, "restart_limit": 0},
+			// A kernel that dies is reported dead; what is done about it is up to Kernel.
+			"KernelRestarter": section{"time_to_dead": 0.5, "restart_limit": 0},
 		},
 	}
 }
