@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/celld/celld/hooks"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 )
@@ -43,8 +41,7 @@ type Controller struct {
 	log      *slog.Logger
 	runs     sync.WaitGroup
 	contexts *contexts
-	count    metric.Int64Counter     // nil without a meter, as is duration
-	duration metric.Float64Histogram // seconds
+	tell     instruments
 
 	begun chan struct{} // closed: of executions that begin at once
 
@@ -73,12 +70,8 @@ func New(c Config) *Controller {
 	if c.Budget == nil {
 		ct.config.Budget = hooks.NewBudget("", hooks.DefaultLimits)
 	}
-	if c.Meter != nil {
-		ct.count, _ = c.Meter.Int64Counter("celld.executions", metric.WithDescription("Executions that ended."))
-		ct.duration, _ = c.Meter.Float64Histogram("celld.execution.duration", metric.WithUnit("s"),
-			metric.WithDescription("Time from acceptance to the terminal event."))
-	}
 	ct.contexts = newContexts(ct)
+	ct.tell = newInstruments(c.Tracer, c.Meter, ct)
 	return ct
 }
 
@@ -100,8 +93,14 @@ func (c *Controller) Create(ctx context.Context, req Request) (*Execution, error
 	return c.create(ctx, req, make(chan struct{}))
 }
 
-func (c *Controller) create(ctx context.Context, req Request, begun chan struct{}) (*Execution, error) {
+func (c *Controller) create(ctx context.Context, req Request, begun chan struct{}) (_ *Execution, err error) {
 	req.ExecutionID = NewID()
+	ctx, span := c.tell.begin(ctx, &req)
+	defer func() {
+		if err != nil {
+			endSpan(span, err)
+		}
+	}()
 	backend, entry, err := c.route(ctx, &req)
 	if err != nil {
 		return nil, err
@@ -112,7 +111,9 @@ func (c *Controller) create(ctx context.Context, req Request, begun chan struct{
 	}
 	log := budget.Store(req.ExecutionID)
 	req.Late = log
-	run, err := backend.Prepare(ctx, req)
+	preparing, prepared := c.tell.step(ctx, "prepare")
+	run, err := backend.Prepare(preparing, req)
+	prepared(err)
 	if err != nil {
 		return nil, err
 	}
@@ -220,18 +221,14 @@ func (c *Controller) run(ctx context.Context, e *Execution, run *Run, turn *plac
 		defer cancel()
 	}
 	defer e.Journal.ReleaseWith(ctx)()
-	if c.config.Tracer != nil {
-		var span trace.Span
-		ctx, span = c.config.Tracer.Start(ctx, "execute "+e.what())
-		defer c.trace(span, e)
-	}
+	defer func() { endExecution(trace.SpanFromContext(ctx), e) }()
 	err := c.waitAndDo(ctx, e, run, turn)
 	c.finish(ctx, e, run, turn, err)
 	run.release()
 }
 
 func (c *Controller) waitAndDo(ctx context.Context, e *Execution, run *Run, turn *place) (err error) {
-	if turn != nil && turn.wait(ctx) != nil {
+	if turn != nil && c.waitFor(ctx, e, turn) != nil {
 		return stopped(ctx, e.noun())
 	}
 	if ctx.Err() != nil {
@@ -243,7 +240,18 @@ func (c *Controller) waitAndDo(ctx context.Context, e *Execution, run *Run, turn
 			err = &hooks.ExecError{Name: "UNKNOWN", Value: "internal error"}
 		}
 	}()
+	ctx, done := c.tell.step(ctx, "run")
+	defer func() { done(err) }()
 	return run.Do(ctx, e.Journal)
+}
+
+// waitFor waits for the execution's turn in its context.
+func (c *Controller) waitFor(ctx context.Context, e *Execution, turn *place) error {
+	ctx, done := c.tell.step(ctx, "wait")
+	err := turn.wait(ctx)
+	c.tell.waited.Record(ctx, time.Since(e.Started).Seconds(), metric.WithAttributes(e.attributes()...))
+	done(err)
+	return err
 }
 
 // finish settles the outcome, lets the next run of the context in, then reports the terminal event: who has seen that
@@ -276,6 +284,8 @@ func (c *Controller) finish(ctx context.Context, e *Execution, run *Run, turn *p
 	if turn != nil {
 		turn.leave()
 	}
+	_, bytes := e.log.Bounds()
+	c.tell.ended(ctx, e, now.Sub(e.Started), bytes)
 	if failure != nil {
 		e.Journal.OnError(hooks.Failure{ExecError: *failure})
 	} else {
@@ -353,20 +363,6 @@ func (c *Controller) report(ctx context.Context, e *Execution, took time.Duratio
 		attrs = append(attrs, "exit", *o.ExitCode)
 	}
 	c.log.Info("finished", attrs...)
-	if c.count != nil {
-		set := metric.WithAttributes(attribute.String("celld.kind", e.what()), attribute.String("celld.outcome", outcome))
-		c.count.Add(ctx, 1, set)
-		c.duration.Record(ctx, took.Seconds(), set)
-	}
-}
-
-func (c *Controller) trace(span trace.Span, e *Execution) {
-	o := e.Outcome()
-	span.SetAttributes(attribute.String("celld.execution.id", e.ID))
-	if o.Failure != nil {
-		span.SetStatus(codes.Error, o.Failure.Name)
-	}
-	span.End()
 }
 
 // what names the execution's kind for logs: the language of a cell, else the kind.

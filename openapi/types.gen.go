@@ -187,6 +187,30 @@ func (e FileInfoType) Valid() bool {
 	}
 }
 
+// Defines values for MetricSource.
+const (
+	MetricSourceCgroup1 MetricSource = "cgroup1"
+	MetricSourceCgroup2 MetricSource = "cgroup2"
+	MetricSourceHost    MetricSource = "host"
+	MetricSourceStatfs  MetricSource = "statfs"
+)
+
+// Valid indicates whether the value is a known member of the MetricSource enum.
+func (e MetricSource) Valid() bool {
+	switch e {
+	case MetricSourceCgroup1:
+		return true
+	case MetricSourceCgroup2:
+		return true
+	case MetricSourceHost:
+		return true
+	case MetricSourceStatfs:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for NotebookCellsCellType.
 const (
 	NotebookCellsCellTypeCode NotebookCellsCellType = "code"
@@ -1031,6 +1055,37 @@ type LanguageInfo struct {
 // MIMEBundle One thing in several forms: MIME type to value. JSON types come as JSON, binary types as base64; text/plain is
 // also under the key `text`.
 type MIMEBundle = map[string]json.RawMessage
+
+// MetricSource defines model for MetricSource.
+type MetricSource string
+
+// Metrics defines model for Metrics.
+type Metrics struct {
+	// CPUCount May be a fraction where a quota is.
+	CPUCount float64 `json:"cpu_count"`
+
+	// CPUUsedPct Of those CPUs.
+	CPUUsedPct float64 `json:"cpu_used_pct"`
+
+	// CPUWindowMs The time that the use of the CPU is about.
+	CPUWindowMs      int64   `json:"cpu_window_ms"`
+	DiskAvailableMib float64 `json:"disk_available_mib"`
+
+	// DiskPath A path on the filesystem that the next three are about.
+	DiskPath     string  `json:"disk_path"`
+	DiskTotalMib float64 `json:"disk_total_mib"`
+	DiskUsedMib  float64 `json:"disk_used_mib"`
+	MemTotalMib  float64 `json:"mem_total_mib"`
+
+	// MemUsedMib Less what is only cached from files that nobody uses.
+	MemUsedMib float64 `json:"mem_used_mib"`
+
+	// Sources Where `cpu_count`, `cpu_used_pct`, `mem_total_mib`, `mem_used_mib` and `disk` come from. One that couldn't be had isn't there, and is 0.
+	Sources map[string]MetricSource `json:"sources"`
+
+	// Timestamp Unix time in milliseconds.
+	Timestamp Timestamp `json:"timestamp"`
+}
 
 // MoveItem Each side as text, or, where the path isn't UTF-8, as its bytes.
 type MoveItem struct {

@@ -17,6 +17,8 @@ import (
 
 	"github.com/celld/celld/openapi"
 	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // The paths under which ports are served. Beneath the first an app sees its own paths, beneath the second the whole one.
@@ -119,6 +121,7 @@ func (p *proxy) end() {
 type target struct {
 	port     int
 	address  string // 127.0.0.1:port
+	mount    string // one of the two prefixes
 	prefix   string // what stands before the app's paths in the client's; "" where the app sees the whole path
 	path     string // as it came
 	query    string // as it came, less celld's token
@@ -134,9 +137,10 @@ func (s *Server) targetOf(r *http.Request) (t target, ok bool, err error) {
 		raw = r.URL.RequestURI()
 	}
 	path, query, hasQuery := strings.Cut(raw, "?")
-	mount, rest := proxyPrefix, ""
+	rest := ""
+	t.mount = proxyPrefix
 	if rest, ok = strings.CutPrefix(path, proxyPrefix); !ok {
-		mount = absProxyPrefix
+		t.mount = absProxyPrefix
 		if rest, ok = strings.CutPrefix(path, absProxyPrefix); !ok {
 			return t, false, nil
 		}
@@ -146,12 +150,12 @@ func (s *Server) targetOf(r *http.Request) (t target, ok bool, err error) {
 	if err != nil || port == 0 || strconv.FormatUint(port, 10) != name {
 		return t, true, badRequest("%.40q is not a port: a number from 1 to 65535 is wanted", name)
 	}
-	t = target{port: int(port), address: net.JoinHostPort("127.0.0.1", name), path: path, bare: !slash}
+	t.port, t.address, t.path, t.bare = int(port), net.JoinHostPort("127.0.0.1", name), path, !slash
 	if own, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); own != nil && own.Port == t.port {
 		return t, true, badRequest("port %d is celld's own", port) // each turn would take two more descriptors
 	}
-	if mount == proxyPrefix {
-		t.prefix = r.Header.Get("X-Forwarded-Prefix") + mount + name
+	if t.mount == proxyPrefix {
+		t.prefix = r.Header.Get("X-Forwarded-Prefix") + t.mount + name
 		t.path = "/" + tail
 	}
 	t.query, t.hasQuery = s.withoutToken(query, hasQuery)
@@ -185,9 +189,11 @@ func (s *Server) withoutToken(query string, has bool) (string, bool) {
 func (p *proxy) handle(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		t, ok, err := p.s.targetOf(c.Request())
-		switch {
-		case !ok:
+		if !ok {
 			return next(c)
+		}
+		c.SetPath(t.mount + "{port}/")
+		switch {
 		case err != nil:
 			return err
 		case t.bare && strings.Contains(c.Request().Header.Get("Accept"), "text/html"):
@@ -267,6 +273,9 @@ func (s *Server) rewrite(pr *httputil.ProxyRequest, t *target) {
 		h.Del("Authorization")
 	}
 	s.forwarded(h, in, t)
+	if trace.SpanFromContext(in.Context()).IsRecording() { // else what the client sent is right as it is
+		propagation.TraceContext{}.Inject(in.Context(), propagation.HeaderCarrier(h))
+	}
 	if u, err := url.Parse(h.Get("Origin")); err == nil && ownHost(u.Host, in) {
 		h.Set("Origin", "http://"+t.address)
 	}

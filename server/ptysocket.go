@@ -211,7 +211,7 @@ func (s *Server) upgrade(c echo.Context, w http.ResponseWriter) (*websocket.Conn
 	if err != nil {
 		return nil, false
 	}
-	c.Response().Committed = true
+	c.Response().Committed, c.Response().Status = true, http.StatusSwitchingProtocols
 	return conn, true
 }
 

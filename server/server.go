@@ -23,7 +23,10 @@ import (
 
 	"github.com/celld/celld/backends"
 	"github.com/celld/celld/files"
+	"github.com/celld/celld/hostinfo"
 	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Config makes a Server.
@@ -36,9 +39,11 @@ type Config struct {
 	DefaultSession bool
 	Version        Version
 	Files          files.FS // what relative paths and ~/ stand for
+	Host           *hostinfo.Reader
+	Prometheus     http.Handler // what is counted, for scrapers
 	Log            *slog.Logger
-	// Middleware is put around every handler, the outermost first: telemetry.
-	Middleware []echo.MiddlewareFunc
+	Tracer         trace.Tracer // nil: no traces
+	Meter          metric.Meter // nil: no metrics
 }
 
 // Limits of requests.
@@ -82,8 +87,7 @@ func New(c Config) *Server {
 	s.echo.HTTPErrorHandler = s.onError
 	s.echo.IPExtractor = echo.ExtractIPDirect()
 	s.echo.Pre(requestID, s.catch)
-	s.echo.Pre(c.Middleware...)
-	s.echo.Pre(s.access, s.proxy.handle)
+	s.echo.Pre(s.telemetry(c.Tracer, c.Meter), s.access, s.proxy.handle)
 	s.routes()
 	return s
 }
@@ -139,6 +143,7 @@ func (s *Server) routes() {
 	e.POST("/code/input", s.codeInput)
 	s.terminalRoutes()
 	s.fileRoutes()
+	s.metricsRoutes()
 }
 
 // ServeHTTP implements http.Handler.

@@ -346,6 +346,7 @@ func proxiedRedirects(d *daemon) {
 		w.Header().Set("Location", r.URL.Query().Get("to"))
 		w.WriteHeader(http.StatusFound)
 	})
+	d = d.bare() // a client of its own
 	d.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	mount := fmt.Sprintf("/proxy/%d", port)
 	for to, want := range map[string]string{

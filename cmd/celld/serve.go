@@ -12,6 +12,7 @@ import (
 	"github.com/celld/celld/backends"
 	"github.com/celld/celld/files"
 	"github.com/celld/celld/hooks"
+	"github.com/celld/celld/hostinfo"
 	"github.com/celld/celld/internal/proctree"
 	"github.com/celld/celld/server"
 )
@@ -82,7 +83,7 @@ func (s *serveCmd) endLeftovers(ctx context.Context, log *slog.Logger) {
 
 // run wires everything together and serves on l until ctx is done.
 func (s *serveCmd) run(ctx context.Context, l net.Listener, log *slog.Logger) error {
-	t := newTelemetry(ctx, log)
+	t := newTelemetry(ctx, hostinfo.New(s.Workspace), log)
 	defer func() {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerGrace)
 		defer cancel()
@@ -118,7 +119,8 @@ func (s *serveCmd) wire(b *runners, logs string, t *telemetry, log *slog.Logger)
 	})
 	return controller, server.New(server.Config{
 		Controller: controller, Token: s.AccessToken, AnyHost: s.InsecureNoAuth, MaxBody: s.MaxBody,
-		DefaultSession: s.DefaultSession, Files: files.FS{Workspace: s.Workspace, Home: os.Getenv("HOME")}, Version: b.version, Log: log, Middleware: t.middleware,
+		DefaultSession: s.DefaultSession, Files: files.FS{Workspace: s.Workspace, Home: os.Getenv("HOME")}, Version: b.version,
+		Host: t.host, Prometheus: t.prometheus, Log: log, Tracer: t.tracer, Meter: t.meter,
 	})
 }
 

@@ -155,7 +155,7 @@ func (s *Spec) validateResponse(method, target string, status int, header http.H
 		}
 		return nil
 	case media.events:
-		st := s.Stream(media.name)
+		st := s.stream(media)
 		_, err := st.Write(body)
 		return errors.Join(err, st.Close())
 	case media.schema != nil:
@@ -168,7 +168,7 @@ func (s *Spec) validateResponse(method, target string, status int, header http.H
 type media struct {
 	name   string           // type/subtype
 	empty  bool             // no body
-	events bool             // one schema a frame
+	events bool             // the schema is that of each frame's data
 	schema *openapi3.Schema // JSON; nil: any bytes
 }
 
@@ -196,7 +196,7 @@ func (s *Spec) head(method, target string, status int, header http.Header) (medi
 	}
 	switch name {
 	case eventStream, ndjson:
-		return media{name: name, events: true}, nil
+		return media{name: name, events: true, schema: mt.Schema.Value}, nil
 	case "application/json":
 		return media{name: name, schema: mt.Schema.Value}, nil
 	}

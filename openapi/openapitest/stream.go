@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/getkin/kin-openapi/openapi3"
 )
 
 const (
@@ -27,6 +29,16 @@ type Stream struct {
 	last  int64  // eid of the last event that had one
 	end   string // type of the terminal event
 	err   error
+	other *openapi3.Schema // of what isn't an execution's events; nil for those
+}
+
+// stream returns a checker for a body of the kind m.
+func (s *Spec) stream(m media) *Stream {
+	st := s.Stream(m.name)
+	if m.schema != s.event {
+		st.other = m.schema
+	}
+	return st
 }
 
 // Stream returns a checker for one response body of the given media type: text/event-stream or
@@ -65,6 +77,10 @@ func (st *Stream) Events() int { return st.count }
 func (st *Stream) Terminal() string { return st.end }
 
 func (st *Stream) line(line string) error {
+	if st.bare && st.other != nil {
+		st.count++
+		return visit(st.other, []byte(line))
+	}
 	if st.bare {
 		return st.event("", "", line)
 	}
@@ -79,6 +95,9 @@ func (st *Stream) line(line string) error {
 
 // frame takes a frame of the form id, event, data; without id for ping, gap and the end of a background response.
 func (st *Stream) frame(lines []string) error {
+	if st.other != nil {
+		return st.plainFrame(lines)
+	}
 	var id string
 	rest := lines
 	if len(rest) > 0 && strings.HasPrefix(rest[0], "id: ") {
@@ -91,6 +110,27 @@ func (st *Stream) frame(lines []string) error {
 		return fmt.Errorf("frame %.200q is not id, event, data", lines)
 	}
 	return st.event(id, rest[0][len("event: "):], rest[1][len("data: "):])
+}
+
+// plainFrame takes a frame of event and data, or of data alone. The event is the type that the data has.
+func (st *Stream) plainFrame(lines []string) error {
+	name, rest := "", lines
+	if len(rest) == 2 && strings.HasPrefix(rest[0], "event: ") {
+		name, rest = rest[0][len("event: "):], rest[1:]
+	}
+	if len(rest) != 1 || !strings.HasPrefix(rest[0], "data: ") {
+		return fmt.Errorf("frame %.200q is not event, data", lines)
+	}
+	st.count++
+	data := []byte(rest[0][len("data: "):])
+	if err := visit(st.other, data); err != nil {
+		return fmt.Errorf("frame %d: %w", st.count, err)
+	}
+	var head struct{ Type string }
+	if err := json.Unmarshal(data, &head); err != nil || head.Type != name {
+		return fmt.Errorf("frame %d: the frame says %q, the data %q (%v)", st.count, name, head.Type, err)
+	}
+	return nil
 }
 
 // eventHead is what the order of events is checked by.
@@ -174,7 +214,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	b := &body{ReadCloser: resp.Body, report: t.report, what: what, media: m}
 	if m.events {
-		b.stream = t.spec.Stream(m.name)
+		b.stream = t.spec.stream(m)
 	}
 	resp.Body = b
 	return resp, nil
@@ -221,7 +261,7 @@ func (b *body) whole() error {
 	if b.stream != nil {
 		return b.stream.Close()
 	}
-	if b.media.schema != nil {
+	if b.media.schema != nil && !b.media.events {
 		return visit(b.media.schema, b.text)
 	}
 	return nil
