@@ -83,7 +83,7 @@ func backgroundStatuses(d *daemon) {
 		}
 	}
 	h := d.holder()
-	id := d.background(h.held("echo up; sleep 976.1 & wait"))
+	id := d.background(h.held("sleep 976.1 & echo up; wait"))
 	d.waitFor(id, m{"pattern": "up"}, "pattern")
 	if err := unix.Kill(d.status(id).PID, unix.SIGKILL); err != nil { // somebody else did it
 		d.t.Fatal(err)
