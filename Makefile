@@ -27,6 +27,7 @@ setup: ## install what running and testing needs, into .celld/ where it can; at 
 	@images/setup-mariadb.sh
 	@images/setup-sdk.sh
 	@images/setup-apps.sh
+	@images/setup-gateway.sh
 
 build: ## build the programs into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...

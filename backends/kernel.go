@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/celld/celld/hooks"
@@ -15,6 +17,7 @@ import (
 // Kernels runs code cells in Jupyter kernels, one kernel a context.
 type Kernels struct {
 	Server    *jupyter.Server
+	Remote    bool     // it isn't ours
 	Languages []string // that the table gives to kernels; other kernelspecs are known by their own names
 	Runner    *shellrun.Runner
 	Envs      EnvFile // read for each new context
@@ -38,11 +41,17 @@ func (b *Kernels) Open(ctx context.Context, req OpenRequest) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	at, err := b.Runner.Surroundings(req.Cwd, env, nil)
-	if err != nil {
-		return "", shellRefusal(err)
+	cwd := req.Cwd
+	if !b.Remote || !filepath.IsAbs(cwd) || strings.ContainsRune(cwd, '$') { // a remote directory needn't be here
+		at, err := b.Runner.Surroundings(cwd, env, nil)
+		if err != nil {
+			return "", shellRefusal(err)
+		}
+		cwd = at.Dir
 	}
-	k, err := b.Server.Open(ctx, jupyter.OpenRequest{ID: req.ID, Language: req.Language, Cwd: at.Dir, Env: env})
+	k, err := b.Server.Open(ctx, jupyter.OpenRequest{
+		ID: req.ID, Language: req.Language, Cwd: cwd, Env: env, Wish: b.Remote && req.Cwd == "",
+	})
 	if err != nil {
 		return "", kernelRefusal(err)
 	}
@@ -52,6 +61,9 @@ func (b *Kernels) Open(ctx context.Context, req OpenRequest) (string, error) {
 		b.open = map[string]*jupyter.Kernel{}
 	}
 	b.open[req.ID] = k
+	if b.Remote && req.Cwd == "" {
+		return "", nil // the workspace if that is there, which nobody told us
+	}
 	return k.Cwd(), nil
 }
 
@@ -150,6 +162,8 @@ func kernelRefusal(err error) error {
 	switch {
 	case errors.As(err, &none):
 		return &Error{Fault: Invalid, Message: none.Error(), Err: err}
+	case errors.Is(err, jupyter.ErrPlace):
+		return &Error{Fault: Invalid, Message: err.Error(), Err: err}
 	case errors.Is(err, jupyter.ErrClosed):
 		return &Error{Fault: NoContext, Message: "the context was deleted meanwhile", Err: err}
 	}

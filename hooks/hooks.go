@@ -85,15 +85,16 @@ type Column struct {
 
 // States of a Status.
 const (
-	StateQueued          = "queued"           // waits for its turn
-	StateCount           = "execution_count"  // Count is the cell's number
-	StateClear           = "clear_output"     // Wait: clear when the next output comes
-	StateInput           = "input_request"    // Prompt, Password: the cell waits for input
-	StateGap             = "gap"              // From, To: positions dropped before this reader saw them
-	StateKernelRestarted = "kernel_restarted" // the context has a fresh kernel; its state is lost
-	StateSessionReplaced = "session_replaced" // the session has a new shell
-	StateUnwound         = "unwound"          // a run was interrupted and the shell kept
-	StateConnectionLost  = "connection_lost"  // the context gets a new connection to its database
+	StateQueued          = "queued"             // waits for its turn
+	StateCount           = "execution_count"    // Count is the cell's number
+	StateClear           = "clear_output"       // Wait: clear when the next output comes
+	StateInput           = "input_request"      // Prompt, Password: the cell waits for input
+	StateGap             = "gap"                // From, To: positions dropped before this reader saw them
+	StateKernelRestarted = "kernel_restarted"   // the context has a fresh kernel; its state is lost
+	StateReconnected     = "kernel_reconnected" // the cell goes on; what the kernel sent at that moment may be missing
+	StateSessionReplaced = "session_replaced"   // the session has a new shell
+	StateUnwound         = "unwound"            // a run was interrupted and the shell kept
+	StateConnectionLost  = "connection_lost"    // the context gets a new connection to its database
 )
 
 // Status is a note in between: a state and what belongs to it.

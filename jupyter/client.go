@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/cookiejar"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -57,6 +58,7 @@ type ClientConfig struct {
 type Client struct {
 	base   *url.URL
 	token  string
+	jar    *cookiejar.Jar // a proxy may need to know which server we had
 	http   *http.Client
 	dialer websocket.Dialer
 
@@ -76,13 +78,22 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		return nil, fmt.Errorf("jupyter server's address %q: want http:// or https://, a host and perhaps a path", cfg.URL)
 	}
 	dial := quickDialer(cfg.Socket)
-	c := &Client{base: base, token: cfg.Token}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{base: base, token: cfg.Token, jar: jar}
+	if cfg.Token == "" {
+		c.introduce()
+	}
 	c.http = &http.Client{
+		Jar:           jar,
 		Transport:     &http.Transport{DialContext: dial, MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute},
 		CheckRedirect: c.checkRedirect,
 	}
 	c.dialer = websocket.Dialer{
 		NetDialContext:  dial,
+		Jar:             jar,
 		Subprotocols:    []string{subprotocol},
 		ReadBufferSize:  16 << 10,
 		WriteBufferSize: 16 << 10,
@@ -292,17 +303,18 @@ func (c *Client) call(ctx context.Context, timeout time.Duration, method, path s
 	}
 	req.Header.Set("Content-Type", "application/json")
 	c.authorize(req.Header)
-	resp, err := c.http.Do(req)
+	status, data, err := c.send(req)
+	if status == http.StatusForbidden && req.Header.Get(xsrfHeader) != c.xsrf() { // it has given us a cookie of its own
+		req = req.Clone(ctx)
+		req.Body = io.NopCloser(bytes.NewReader(payload))
+		c.authorize(req.Header)
+		status, data, err = c.send(req)
+	}
 	if err != nil {
 		return unavailable(ctx, err)
 	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
-	if err != nil {
-		return unavailable(ctx, err)
-	}
-	if resp.StatusCode >= 300 {
-		return statusError(resp.StatusCode, data)
+	if status >= 300 {
+		return statusError(status, data)
 	}
 	if reply == nil {
 		return nil
@@ -313,10 +325,44 @@ func (c *Client) call(ctx context.Context, timeout time.Duration, method, path s
 	return nil
 }
 
+// send sends one request and returns the status and the body of its answer.
+func (c *Client) send(req *http.Request) (int, []byte, error) {
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+	return resp.StatusCode, data, err
+}
+
 func (c *Client) authorize(h http.Header) {
 	if c.token != "" {
 		h.Set("Authorization", "token "+c.token)
+	} else if xsrf := c.xsrf(); xsrf != "" {
+		h.Set(xsrfHeader, xsrf)
 	}
+}
+
+// Without a token a server wants to see in a header what is in its cookie, which other sites' pages can't read. Any
+// value will do until it has set one of its own (Tornado, "Cross-site request forgery protection").
+const (
+	xsrfCookie = "_xsrf"
+	xsrfHeader = "X-XSRFToken"
+)
+
+func (c *Client) introduce() {
+	c.jar.SetCookies(c.base, []*http.Cookie{{Name: xsrfCookie, Value: newID(), Path: c.base.Path + "/"}})
+}
+
+// xsrf is the cookie's value, empty if there is none.
+func (c *Client) xsrf() string {
+	for _, cookie := range c.jar.Cookies(c.base.JoinPath("api")) {
+		if cookie.Name == xsrfCookie {
+			return cookie.Value
+		}
+	}
+	return ""
 }
 
 // unavailable words an error of the transport; the cause of an ended ctx says more than the error does.

@@ -39,14 +39,18 @@ func (l *loss) failure() *hooks.ExecError { return execError(l.name, l.detail) }
 // conn is one WebSocket to one kernel, kept open. Its reader calls the hooks of the run that is on, so that a hook
 // that blocks keeps the socket from being read.
 type conn struct {
-	ws      socket
+	ws      atomic.Pointer[socket] // the reader replaces it when it takes the connection up again
+	link    link
 	v1      bool
 	session string // our end's name, new for each connection: what the server kept for the old one is stale
 
 	writing chan struct{}       // holds the right to write
 	current atomic.Pointer[run] // set by who holds the kernel
 	reader  atomic.Int32        // what the reader does
+	resumed atomic.Int32        // times it was taken up again
 	wake    chan struct{}       // tells watch that there is a run
+	deaf    int                 // dead sockets in a row on which nothing had come; watch's own
+	giveUp  context.CancelFunc  // ends what the goroutines wait for
 
 	mu    sync.Mutex
 	asked map[string]question // requests other than cells, by msg_id
@@ -61,7 +65,15 @@ const (
 	readerWaits   int32 = iota // for a frame to begin
 	readerReads                // the rest of a frame
 	readerHandles              // a frame, and may be in a hook
+	readerResumes              // takes the connection up again
 )
+
+// link is how a connection reaches its kernel beside the WebSocket.
+type link struct {
+	probe  func(context.Context) (KernelModel, error) // the kernel's state by REST
+	forget func()                                     // closes connections for REST, so that the next call makes one; set with redial
+	redial func(context.Context) (socket, error)      // the WebSocket of the same session again; nil: what is lost is lost
+}
 
 // question is a request that is no cell. Both channels have room for one.
 type question struct {
@@ -69,10 +81,10 @@ type question struct {
 	idle  chan struct{} // its idle has come on iopub
 }
 
-// newConn takes ws over, which was dialed as session. probe asks the server for the kernel's state. close ends it, the end of ctx doesn't.
-func newConn(ctx context.Context, ws socket, session string, probe func(context.Context) (KernelModel, error)) *conn {
+// newConn takes ws over, which was dialed as session. close ends it, the end of ctx doesn't.
+func newConn(ctx context.Context, ws socket, session string, l link) *conn {
 	c := &conn{
-		ws:      ws,
+		link:    l,
 		v1:      ws.Subprotocol() == subprotocol,
 		session: session,
 		writing: make(chan struct{}, 1),
@@ -80,17 +92,22 @@ func newConn(ctx context.Context, ws socket, session string, probe func(context.
 		asked:   make(map[string]question),
 		lost:    make(chan struct{}),
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	c.done.Go(func() { defer cancel(); c.read() })
-	c.done.Go(func() { c.watch(ctx, probe) })
+	c.ws.Store(&ws)
+	ctx, c.giveUp = context.WithCancel(context.WithoutCancel(ctx))
+	c.done.Go(func() { defer c.giveUp(); c.read(ctx) })
+	c.done.Go(func() { c.watch(ctx) })
 	return c
 }
 
 // fail ends the connection for a reason of ours. The run that is on ends with it, when its hook has returned.
 func (c *conn) fail(l *loss) {
 	c.why.CompareAndSwap(nil, l)
-	_ = c.ws.NetConn().Close()
+	c.giveUp()
+	c.cut()
 }
+
+// cut closes the socket that there is.
+func (c *conn) cut() { _ = c.ws.Load().NetConn().Close() }
 
 // close ends the connection and returns when its goroutines have.
 func (c *conn) close(l *loss) {
@@ -123,8 +140,11 @@ func (c *conn) start(r *run) {
 }
 
 // read runs until the connection ends.
-func (c *conn) read() {
+func (c *conn) read(ctx context.Context) {
 	err := c.readMessages()
+	for err = c.takeUp(ctx, err); err == nil; err = c.takeUp(ctx, err) {
+		err = c.readMessages()
+	}
 	var l *loss
 	if !errors.As(err, &l) {
 		l = &loss{name: nameUnavailable, detail: fmt.Sprintf("the connection to the kernel was lost: %v", err)}
@@ -138,9 +158,10 @@ func (c *conn) read() {
 
 func (c *conn) readMessages() error {
 	var buf bytes.Buffer
+	ws := c.ws.Load()
 	for {
 		c.reader.Store(readerWaits)
-		kind, r, err := c.ws.NextReader()
+		kind, r, err := ws.NextReader()
 		if err != nil {
 			return err
 		}
@@ -257,7 +278,7 @@ func (c *conn) write(ctx context.Context, r request) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-c.writing }()
-	return c.ws.WriteMessage(kind, frame)
+	return c.ws.Load().WriteMessage(kind, frame)
 }
 
 // ask sends a request that is no cell and returns the content of its reply.

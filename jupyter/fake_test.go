@@ -297,6 +297,7 @@ func TestCutConnectionIsOneFailureAndTheNextCellWorks(t *testing.T) {
 		"nonsense": func(c *fakeConn) { _, _ = c.ws.NetConn().Write([]byte("HTTP/1.1 502 Bad Gateway\r\n\r\n")) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			first := true
 			f := &fake{t: t, script: func(c *fakeConn, id string) {
 				if first {

@@ -14,6 +14,9 @@ import (
 // ErrNoInput says that no cell waits for input.
 var ErrNoInput = errors.New("no cell waits for input")
 
+// ErrPlace says that a kernel could not be given the directory or the environment that was asked for.
+var ErrPlace = errors.New("the kernel's directory or environment could not be set")
+
 // ErrClosed says that the kernel was closed here.
 var ErrClosed = errors.New("kernel is closed")
 
@@ -42,6 +45,7 @@ type Kernel struct {
 	session Session
 	conn    *conn
 	lost    string // why the kernel's state was lost, until somebody has been told
+	stray   bool   // a cell that nobody sees any more may run and couldn't be interrupted
 	blank   bool   // the kernel's process hasn't been prepared
 	process string // the kernel process's name for itself; empty: not known
 	vague   bool   // it has no stable one
@@ -85,18 +89,31 @@ func (k *Kernel) Execute(ctx context.Context, req ExecuteRequest, h hooks.Hooks)
 		k.release()
 		return k.notBegun(ctx, err)
 	}
-	if !req.Silent {
-		if lost := k.takeLost(); lost != "" {
-			h.OnStatus(hooks.Status{State: hooks.StateKernelRestarted, Detail: lost})
-		}
-	}
+	k.tellLost(req, h)
 	return k.execute(ctx, c, req, h)
+}
+
+// tellLost tells whoever runs a cell that the state was lost, if nobody has been told yet.
+func (k *Kernel) tellLost(req ExecuteRequest, h hooks.Hooks) {
+	if req.Silent {
+		return
+	}
+	if lost := k.takeLost(); lost != "" {
+		h.OnStatus(hooks.Status{State: hooks.StateKernelRestarted, Detail: lost})
+	}
 }
 
 // execute runs req on c; the caller holds the turn, which is given back.
 func (k *Kernel) execute(ctx context.Context, c *conn, req ExecuteRequest, h hooks.Hooks) error {
-	for {
+	for retried := false; ; {
 		r, err := k.submit(ctx, c, req, h)
+		if errors.Is(err, errNotSent) && !retried { // a proxy has cut the connection since the last cell
+			retried = true
+			if c, err = k.ready(ctx); err == nil {
+				k.tellLost(req, h)
+				continue
+			}
+		}
 		if err != nil {
 			k.release()
 			return k.notBegun(ctx, err)
@@ -118,7 +135,10 @@ func (k *Kernel) execute(ctx context.Context, c *conn, req ExecuteRequest, h hoo
 	}
 }
 
-// submit sends the cell.
+// errNotSent says that the kernel never got the cell: the connection was lost before.
+var errNotSent = errors.New("the connection to the kernel was lost before the cell was sent")
+
+// submit sends the cell. The error is errNotSent, on a server that isn't ours only, or that of ctx.
 func (k *Kernel) submit(ctx context.Context, c *conn, req ExecuteRequest, h hooks.Hooks) (*run, error) {
 	head := c.header("execute_request")
 	r := newRun(h, head.ID)
@@ -135,7 +155,10 @@ func (k *Kernel) submit(ctx context.Context, c *conn, req ExecuteRequest, h hook
 		AllowStdin:   req.AllowStdin,
 	}})
 	if err != nil && ctx.Err() == nil {
-		c.fail(&loss{name: nameUnavailable, detail: fmt.Sprintf("the cell could not be sent: %v", err)})
+		c.close(&loss{name: nameUnavailable, detail: fmt.Sprintf("the cell could not be sent: %v", err)})
+		if why := c.why.Load(); k.server.cfg.Managed == nil && why.name == nameUnavailable && !why.fresh {
+			return nil, errNotSent
+		}
 	} else if err != nil && c.current.CompareAndSwap(r, nil) {
 		return nil, err
 	}
@@ -195,7 +218,13 @@ func (k *Kernel) settle(c *conn, r *run) func(context.Context) {
 		}
 	case c.isLost() && c.why.Load().name == nameUnavailable && r.started:
 		// The cell may still run, unseen: it would hold up the next one and do what nobody can stop.
-		return func(ctx context.Context) { _ = client.Interrupt(ctx, id) }
+		return func(ctx context.Context) {
+			if client.Interrupt(ctx, id) != nil {
+				k.mu.Lock()
+				k.stray = true
+				k.mu.Unlock()
+			}
+		}
 	}
 	return nil
 }

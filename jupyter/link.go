@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"time"
 
 	"github.com/celld/celld/hooks"
 )
@@ -60,7 +62,7 @@ func (k *Kernel) usedClient() *Client {
 // connect finds or makes the kernel and opens its WebSocket.
 func (k *Kernel) connect(ctx context.Context, client *Client) (*conn, error) {
 	k.mu.Lock()
-	session, had := k.session, k.client
+	session, had, stray := k.session, k.client, k.stray
 	k.mu.Unlock()
 	gone := ""
 	switch {
@@ -80,6 +82,11 @@ func (k *Kernel) connect(ctx context.Context, client *Client) (*conn, error) {
 			_ = client.DeleteSession(ctx, session.ID)
 		}
 	}
+	if stray && gone == "" {
+		if err := client.Interrupt(ctx, session.Kernel.ID); err != nil {
+			return nil, err
+		}
+	}
 	if gone != "" {
 		var err error
 		if session, err = k.server.startSession(ctx, client, k); err != nil {
@@ -87,7 +94,7 @@ func (k *Kernel) connect(ctx context.Context, client *Client) (*conn, error) {
 		}
 	}
 	k.mu.Lock()
-	k.client, k.session = client, session
+	k.client, k.session, k.stray = client, session, false
 	if gone != "" {
 		if k.blank, k.process = true, ""; had != nil && k.lost == "" {
 			k.lost = gone
@@ -107,24 +114,34 @@ func (k *Kernel) connect(ctx context.Context, client *Client) (*conn, error) {
 	return nil, err
 }
 
+// reachWithin is how long the first try to reach a kernel of another's server again may take; each further one may take
+// twice as long. The server starts a kernel that died again by itself, on other ports, and may let whoever connects
+// meanwhile wait for the old ones.
+const reachWithin = 2 * time.Second
+
+var errNotReached = errors.New("the kernel was not reached in time")
+
 // dial opens the WebSocket; again says that there was one before. A kernel that died at its start is forgotten, so
 // that the next try makes a new one.
 func (k *Kernel) dial(ctx context.Context, client *Client, kernelID string, again bool) (*conn, error) {
 	var c *conn
-	err := client.guarded(ctx, kernelID, func(ctx context.Context) error {
-		session := newID()
-		ws, err := client.dial(ctx, kernelID, session)
-		if err != nil {
-			return fmt.Errorf("connect to kernel %s: %w", kernelID, err)
+	err := client.guarded(ctx, kernelID, func(ctx context.Context) (err error) {
+		if k.server.cfg.Managed != nil || !again {
+			c, err = k.reach(ctx, client, kernelID, again)
+			return err
 		}
-		c = newConn(ctx, ws, session, func(ctx context.Context) (KernelModel, error) {
-			model, err := client.Kernel(ctx, kernelID)
-			return model, client.excuse(err)
-		})
-		if again {
-			return c.meet(ctx)
+		for within := reachWithin; ; within *= 2 {
+			limited, cancel := context.WithTimeoutCause(ctx, within, errNotReached)
+			c, err = k.reach(limited, client, kernelID, again)
+			cancel()
+			// The dialer sets the deadline on the socket too, whose error may come first.
+			if ctx.Err() != nil || !errors.Is(err, errNotReached) && !errors.Is(err, os.ErrDeadlineExceeded) {
+				return err
+			}
+			if c != nil {
+				c.close(&loss{name: nameUnavailable, detail: err.Error()})
+			}
 		}
-		return nil
 	})
 	if err == nil {
 		return c, nil
@@ -145,6 +162,35 @@ func (k *Kernel) dial(ctx context.Context, client *Client, kernelID string, agai
 	return nil, err
 }
 
+// reach opens the WebSocket and, if again is set, makes sure that the kernel listens. The connection may be there although
+// the error isn't nil.
+func (k *Kernel) reach(ctx context.Context, client *Client, kernelID string, again bool) (*conn, error) {
+	session := newID()
+	ws, err := client.dial(ctx, kernelID, session)
+	if err != nil {
+		return nil, fmt.Errorf("connect to kernel %s: %w", kernelID, err)
+	}
+	l := link{probe: func(ctx context.Context) (KernelModel, error) {
+		model, err := client.Kernel(ctx, kernelID)
+		return model, client.excuse(err)
+	}}
+	if k.server.cfg.Managed == nil {
+		l.forget = client.Close
+		l.redial = func(ctx context.Context) (ws socket, err error) {
+			err = client.guarded(ctx, kernelID, func(ctx context.Context) (err error) {
+				ws, err = client.dial(ctx, kernelID, session)
+				return err
+			})
+			return ws, err
+		}
+	}
+	c := newConn(ctx, ws, session, l)
+	if again {
+		return c, c.meet(ctx)
+	}
+	return c, nil
+}
+
 // adopt makes c the kernel's connection and brings a fresh kernel of a server that isn't ours to its directory and
 // environment.
 func (k *Kernel) adopt(ctx context.Context, c *conn) error {
@@ -162,6 +208,9 @@ func (k *Kernel) adopt(ctx context.Context, c *conn) error {
 			return context.Cause(ctx)
 		}
 		if r.err != nil {
+			if c.why.Load() == nil {
+				return fmt.Errorf("%w: %w", ErrPlace, r.err)
+			}
 			return fmt.Errorf("prepare kernel: %w", r.err)
 		}
 	}

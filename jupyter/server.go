@@ -140,12 +140,13 @@ type OpenRequest struct {
 	Language string            // or the name of a kernelspec
 	Cwd      string            // absolute; the kernel's directory. Empty: the server's choice
 	Env      map[string]string // beside the server's environment
+	Wish     bool              // on a server that isn't ours: without Cwd if it can't be had
 }
 
 // Open starts a kernel and connects to it. It returns when the kernel has answered. The session's notebook,
-// ID.ipynb in Cwd, is not made. A language nobody speaks is a [*NoKernelspecError]; a server that can't be had wraps
+// ID.ipynb in Cwd on a server of ours, is not made. A language nobody speaks is a [*NoKernelspecError]; a server that can't be had wraps
 // [ErrUnavailable] and takes at most 5 s. On a server that isn't ours, Cwd and Env are set by a silent first cell, in
-// Python only.
+// Python only; what can't be set wraps [ErrPlace].
 func (s *Server) Open(ctx context.Context, req OpenRequest) (*Kernel, error) {
 	if req.ID == "" || strings.ContainsAny(req.ID, "/\x00") {
 		return nil, fmt.Errorf("open kernel: %q is no id", req.ID)
@@ -162,8 +163,8 @@ func (s *Server) Open(ctx context.Context, req OpenRequest) (*Kernel, error) {
 		closing: make(chan struct{}),
 	}
 	k.req.Env = maps.Clone(req.Env)
-	if s.cfg.Managed == nil && s.setup(k) == "" && (req.Cwd != "" || len(req.Env) > 0) {
-		return nil, fmt.Errorf("open kernel %s: a directory or environment can be set on another's Jupyter server for Python only", spec.Name)
+	if s.cfg.Managed == nil && s.setup(k) == "" && (req.Cwd != "" && !req.Wish || len(req.Env) > 0) {
+		return nil, fmt.Errorf("open kernel %s: %w: on another's Jupyter server they can be for Python only", spec.Name, ErrPlace)
 	}
 	s.mu.Lock()
 	if s.closed {
@@ -208,7 +209,7 @@ func (s *Server) forget(k *Kernel) {
 // startSession starts k's kernel.
 func (s *Server) startSession(ctx context.Context, c *Client, k *Kernel) (Session, error) {
 	notebook := k.req.ID + ".ipynb"
-	where := notebook
+	where := k.req.ID + "-" + newID() + ".ipynb" // one that may still have a session would give that
 	if m := s.cfg.Managed; m != nil {
 		where = strings.TrimPrefix(path.Join(k.req.Cwd, notebook), "/")
 		done, err := m.prepareEnv(k.req.ID, k.req.Env)
@@ -251,9 +252,10 @@ func (s *Server) setup(k *Kernel) string {
 		return ""
 	}
 	given, err := json.Marshal(struct {
-		Cwd string            `json:"cwd"`
-		Env map[string]string `json:"env"`
-	}{k.req.Cwd, k.req.Env})
+		Cwd  string            `json:"cwd"`
+		Env  map[string]string `json:"env"`
+		Wish bool              `json:"wish"`
+	}{k.req.Cwd, k.req.Env, k.req.Wish})
 	if err != nil {
 		return ""
 	}
@@ -265,8 +267,12 @@ func (s *Server) setup(k *Kernel) string {
     import json, os
     given = json.loads(given)
     os.environ.update(given["env"] or {})
-    if given["cwd"]:
-        os.chdir(given["cwd"])
+    try:
+        if given["cwd"]:
+            os.chdir(given["cwd"])
+    except OSError:
+        if not given["wish"]:
+            raise
 _celld_setup(%s)
 del _celld_setup`, literal)
 }

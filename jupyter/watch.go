@@ -21,14 +21,14 @@ const (
 
 // watch looks after the runs of the connection and ends it when the server or the kernel can't be there any more.
 // It sleeps while there is no run. Since a blocked hook keeps the socket from being read, liveness goes by REST.
-func (c *conn) watch(ctx context.Context, probe func(context.Context) (KernelModel, error)) {
+func (c *conn) watch(ctx context.Context) {
 	for {
 		select {
 		case <-c.wake:
 		case <-c.lost:
 			return
 		}
-		if l := c.watchRuns(ctx, probe); l != nil {
+		if l := c.watchRuns(ctx); l != nil {
 			c.fail(l)
 			return
 		}
@@ -36,7 +36,7 @@ func (c *conn) watch(ctx context.Context, probe func(context.Context) (KernelMod
 }
 
 // watchRuns returns nil when there is no run any more or the connection has ended.
-func (c *conn) watchRuns(ctx context.Context, probe func(context.Context) (KernelModel, error)) *loss {
+func (c *conn) watchRuns(ctx context.Context) *loss {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	var w vigil
@@ -50,7 +50,7 @@ func (c *conn) watchRuns(ctx context.Context, probe func(context.Context) (Kerne
 		if r == nil {
 			return nil
 		}
-		if l := c.look(ctx, &w, r, probe); l != nil {
+		if l := c.look(ctx, &w, r); l != nil {
 			return l
 		}
 	}
@@ -58,43 +58,56 @@ func (c *conn) watchRuns(ctx context.Context, probe func(context.Context) (Kerne
 
 // vigil is what the watch remembers of one run from one look to the next.
 type vigil struct {
-	run      *run
-	seen     uint64          // messages of the run
-	received uint64          // bytes
-	pings    int             // in a row to which nothing came
-	fence    <-chan struct{} // closed once the kernel has answered a request sent after the cell
-	over     int             // looks in a row at which the cell seemed to be over
+	run       *run
+	seen      uint64          // messages of the run
+	received  uint64          // bytes
+	pings     int             // in a row to which nothing came
+	fence     <-chan struct{} // closed once the kernel has answered a request sent after the cell
+	over      int             // looks in a row at which the cell seemed to be over
+	unreached bool            // the server wasn't reached at the last look
+	resumed   int32           // times the connection had been taken up again
 }
 
 // look finds out whether r can still end. It sees three things: a server that doesn't answer, a socket that is dead
 // although nobody closed it, and a cell that is over although its end hasn't come. A run that makes progress is left
 // alone.
-func (c *conn) look(ctx context.Context, w *vigil, r *run, probe func(context.Context) (KernelModel, error)) *loss {
-	seen, received, reader := r.seen.Load(), c.ws.received.Load(), c.reader.Load()
-	if w.run != r || w.seen != seen || reader == readerReads && w.received != received {
-		*w = vigil{run: r, seen: seen, received: received}
+func (c *conn) look(ctx context.Context, w *vigil, r *run) *loss {
+	ws, resumed := c.ws.Load(), c.resumed.Load()
+	seen, received, reader := r.seen.Load(), ws.received.Load(), c.reader.Load()
+	if w.run != r || w.seen != seen || w.resumed != resumed || reader == readerReads && w.received != received || reader == readerResumes {
+		*w = vigil{run: r, seen: seen, received: received, resumed: resumed}
 		return nil
 	}
 	pctx, cancel := context.WithTimeout(ctx, probeLimit)
-	model, err := probe(pctx)
+	model, err := c.link.probe(pctx)
 	cancel()
 	switch {
 	case ctx.Err() != nil || c.current.Load() != r || r.seen.Load() != w.seen:
 		return nil
 	case err != nil && isGone(err):
 		return &loss{name: nameDied, detail: "the kernel died or was removed; its state is lost", fresh: true}
+	case errors.Is(err, ErrUnavailable) && c.link.redial != nil && !w.unreached:
+		// Perhaps it was but a connection that something on the way has forgotten.
+		w.unreached = true
+		c.link.forget()
+		return nil
 	case errors.Is(err, ErrUnavailable):
 		return &loss{name: nameUnavailable, detail: err.Error()}
 	case err != nil || reader == readerHandles || c.reader.Load() != reader:
 		return nil
 	}
+	w.unreached = false
 	if received != w.received {
-		w.received, w.pings = received, 0
+		w.received, w.pings, c.deaf = received, 0, 0
 	} else if w.pings == watchLooks-1 {
+		if c.deaf++; c.link.redial != nil && c.deaf < watchLooks {
+			_ = ws.NetConn().Close() // the reader takes it up again
+			return nil
+		}
 		return &loss{name: nameUnavailable, detail: "the connection to the kernel is dead"}
 	}
 	w.pings++
-	_ = c.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(time.Second)) // no pong then
+	_ = ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(time.Second)) // no pong then
 	return c.lookForEnd(ctx, w, r, model)
 }
 
@@ -114,7 +127,10 @@ func (c *conn) lookForEnd(ctx context.Context, w *vigil, r *run, model KernelMod
 	if w.over++; w.over < watchLooks {
 		return nil
 	}
-	if half || !closed(r.began) || closed(w.fence) {
+	if !half && !closed(r.began) {
+		return &loss{name: nameUnavailable, detail: "the kernel never told that it began the cell, which may have been lost on its way"}
+	}
+	if half || closed(w.fence) {
 		return &loss{name: nameUnavailable, detail: "the kernel is done, but the end of the cell never came"}
 	}
 	return nil

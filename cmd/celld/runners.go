@@ -100,7 +100,7 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--sql: %w", err)
 	}
-	kernels := &backends.Kernels{Server: r.kernels, Languages: kernelLanguages, Runner: shell, Envs: envs}
+	kernels := &backends.Kernels{Server: r.kernels, Remote: r.managed == nil, Languages: kernelLanguages, Runner: shell, Envs: envs}
 	command := &backends.Command{Runner: shell, Envs: envs}
 	r.fallback = kernels
 	r.table = map[string]backends.Backend{
