@@ -13,18 +13,20 @@ TEST_TIMEOUT  ?= 15m
 PACKAGES      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test demo bench check fmt generate clean tools \
+.PHONY: help setup setup-tests build run test demo bench check fmt generate clean tools \
   check-format check-vet check-static check-generated check-modules check-shell check-vulnerabilities
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
-setup: ## install what running and testing needs, into .celld/ where it can; at once when it is there
+setup: ## install what running needs, into .celld/ where it can; at once when it is there
 	@images/setup-system.sh
 	@images/setup-build.sh
 	@images/setup-python.sh
 	@images/setup-kernels.sh
 	@images/setup-mariadb.sh
+
+setup-tests: setup ## install what the tests use beside: public SDKs, web applications, another Jupyter server
 	@images/setup-sdk.sh
 	@images/setup-apps.sh
 	@images/setup-gateway.sh
@@ -35,7 +37,7 @@ build: ## build the programs into bin/
 run: setup build ## run celld on this machine; ARGS are added to the command line
 	bin/celld serve $(ARGS)
 
-test: setup ## run all tests under the race detector; PACKAGES chooses some
+test: setup-tests ## run all tests under the race detector; PACKAGES chooses some
 	go test -race -shuffle=on -timeout $(TEST_TIMEOUT) -p $(TEST_PARALLEL) $(PACKAGES)
 
 demo: setup build ## show what celld does
