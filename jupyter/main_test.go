@@ -88,7 +88,7 @@ func prefix() string {
 func needPython(t testing.TB) {
 	t.Helper()
 	if _, err := Locate(prefix(), nil); err != nil {
-		t.Fatalf("%v: run `make setup` first", err)
+		t.Fatalf("%v: run `make setup-tests` first", err)
 	}
 }
 

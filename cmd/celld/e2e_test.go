@@ -116,7 +116,7 @@ func prefixDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "python/bin")); err != nil {
-		t.Fatalf("%v: run make setup first", err)
+		t.Fatalf("%v: run make setup-tests first", err)
 	}
 	return dir
 }

@@ -19,7 +19,7 @@ func appsDir(t *testing.T, part string) string {
 	t.Helper()
 	dir := filepath.Join(prefixDir(t), "apps", part)
 	if _, err := os.Stat(dir); err != nil {
-		t.Fatalf("%v: run make setup first", err)
+		t.Fatalf("%v: run make setup-tests first", err)
 	}
 	return dir
 }

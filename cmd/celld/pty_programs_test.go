@@ -13,7 +13,7 @@ import (
 func TestTerminalPrograms(t *testing.T) {
 	for _, name := range []string{"vim", "less", "top", "tmux", "python3", "tput"} {
 		if _, err := exec.LookPath(name); err != nil {
-			t.Fatalf("%v: run make setup first", err)
+			t.Fatalf("%v: run make setup-tests first", err)
 		}
 	}
 	d := start(t, launch{})

@@ -44,7 +44,7 @@ func sdkDir(t *testing.T, part string) string {
 	t.Helper()
 	dir := filepath.Join(prefixDir(t), "sdk", part)
 	if _, err := os.Stat(dir); err != nil {
-		t.Fatalf("%v: run make setup first", err)
+		t.Fatalf("%v: run make setup-tests first", err)
 	}
 	return dir
 }
