@@ -25,6 +25,8 @@ const (
 // idleFor is set where the server lets a connection alone: contexts stay open, and clients may read slowly. In seconds.
 const idleFor = "31536000"
 
+const codeNoDatabase = 1049 // ER_BAD_DB_ERROR
+
 // conn is an open connection. One goroutine uses it, but for kill.
 type conn struct {
 	config *mysql.Config
@@ -77,8 +79,11 @@ func (c *conn) prepare() error {
 	if c.config.DBName != "" {
 		return nil
 	}
-	err := c.run("CREATE DATABASE IF NOT EXISTS "+Database+"; USE "+Database, new(firstValue))
+	err := c.run("USE "+Database, new(firstValue))
 	var refused *Error
+	if errors.As(err, &refused) && refused.Code == codeNoDatabase { // not made each time: that waits for tables locked there
+		err = c.run("CREATE DATABASE IF NOT EXISTS "+Database+"; USE "+Database, new(firstValue))
+	}
 	if errors.As(err, &refused) {
 		return nil // somebody's server that doesn't let us; it may be used without
 	}
@@ -102,20 +107,21 @@ func inStep(err error) bool {
 
 // runUntil is run, but stops the statement at the server when ctx is done. killed says that it was tried.
 func (c *conn) runUntil(ctx context.Context, text string, to Answer) (killed bool, err error) {
-	over, killer := make(chan struct{}), make(chan struct{})
+	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	killer := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(killer)
-		c.stop(context.WithoutCancel(ctx), over)
+		c.stop(running)
 	})
 	err = c.run(text, &until{ctx, to})
-	close(over)
+	end()
 	if stop() {
 		return false, err
 	}
 	<-killer
 	if inStep(err) { // a KILL that came late would hit the next statement
-		late := c.run("DO 0", new(firstValue))
-		if !inStep(late) {
+		if late := c.run("DO 0", new(firstValue)); !inStep(late) {
 			err = late
 		}
 	}
@@ -149,26 +155,15 @@ func (u *until) Done(s Summary) {
 	}
 }
 
-// stop kills the statement under way until over is closed. If that doesn't help in time, it closes the connection.
-func (c *conn) stop(ctx context.Context, over <-chan struct{}) {
-	ctx, cancel := context.WithTimeout(ctx, stopWithin)
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { c.tap.Close() })()
-	ctx, done := context.WithCancel(ctx)
-	defer done()
-	go func() {
-		select {
-		case <-over:
-			done()
-		case <-ctx.Done():
-		}
-	}()
-	for ctx.Err() == nil {
-		c.kill(ctx)
+// stop kills the statement under way until running is done. If that isn't soon, it closes the connection.
+func (c *conn) stop(running context.Context) {
+	defer time.AfterFunc(stopWithin, func() { c.tap.Close() }).Stop()
+	for running.Err() == nil {
+		c.kill(running) // if it can't be done it is tried again
 		next := time.NewTimer(killEvery)
 		select {
 		case <-next.C:
-		case <-ctx.Done():
+		case <-running.Done():
 		}
 		next.Stop()
 	}

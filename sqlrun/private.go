@@ -37,6 +37,7 @@ type PrivateConfig struct {
 // methods may be called from any goroutine. Close ends it.
 type Private struct {
 	cfg  PrivateConfig
+	dirs []string // where servers are that aren't in the PATH
 	work sync.WaitGroup
 
 	mu     sync.Mutex
@@ -54,7 +55,7 @@ type instance struct {
 }
 
 // NewPrivate returns a server that isn't started yet.
-func NewPrivate(cfg PrivateConfig) *Private { return &Private{cfg: cfg} }
+func NewPrivate(cfg PrivateConfig) *Private { return &Private{cfg: cfg, dirs: serverDirs} }
 
 // Start returns the socket of the running server and starts it if need be. Who calls meanwhile waits for the same
 // start. The error wraps ErrNoServer; the next call tries again.
@@ -116,7 +117,7 @@ func (p *Private) start(ctx context.Context, socket string) (*proctree.Tree, err
 	if len(socket) > maxSocketPath {
 		return nil, fmt.Errorf("the run directory's path is too long for a socket: %s", p.cfg.RunDir)
 	}
-	found, err := locate(p.cfg.Env)
+	found, err := p.locate()
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +220,7 @@ func (p *Private) arguments(dataDir string, who *syscall.Credential) []string {
 
 // Describe says in words what it is, and why it can't be started, if that is known beforehand.
 func (p *Private) Describe() (string, error) {
-	found, err := locate(p.cfg.Env)
+	found, err := p.locate()
 	if err != nil {
 		return "a server of celld's own", err
 	}
@@ -267,13 +268,13 @@ type installation struct {
 	mysql   bool   // Oracle's
 }
 
-// serverDirs are where servers are that aren't in the PATH.
+// serverDirs are where packages put servers.
 var serverDirs = []string{"/usr/sbin", "/usr/local/sbin", "/usr/libexec", "/usr/local/mysql/bin"}
 
 // locate finds a server.
-func locate(env []string) (installation, error) {
-	path, _ := proctree.Lookup(env, "PATH")
-	dirs := append(filepath.SplitList(path), serverDirs...)
+func (p *Private) locate() (installation, error) {
+	path, _ := proctree.Lookup(p.cfg.Env, "PATH")
+	dirs := append(filepath.SplitList(path), p.dirs...)
 	find := func(names ...string) string {
 		for _, name := range names {
 			for _, dir := range dirs {

@@ -3,6 +3,7 @@ package sqlrun
 import (
 	"bufio"
 	"context"
+	"crypto/rand" // markers must be unique on the machine: who carries one is killed with the tree
 	"fmt"
 	"io"
 	"os"
@@ -30,7 +31,7 @@ func (p *Private) spawn(path string, argv []string, who *syscall.Credential) (*p
 	defer w.Close()
 	tree, err := proctree.Start(proctree.Spec{
 		Path: path, Argv: argv, Env: p.cfg.Env, Dir: "/", Files: []*os.File{nil, w, w}, Credential: who,
-		Marker: "sql-" + filepath.Base(path), OOMScore: p.cfg.OOMScore,
+		Marker: "sql-" + rand.Text(), OOMScore: p.cfg.OOMScore,
 	})
 	if err != nil {
 		r.Close()
@@ -42,20 +43,24 @@ func (p *Private) spawn(path string, argv []string, who *syscall.Credential) (*p
 // until returns when the program has written a line with text; empty: when it has ended well. Any other end, and ctx's, is
 // an error that says what the program said, and it is dead then.
 func (x *process) until(ctx context.Context, text string) error {
-	stop := context.AfterFunc(ctx, func() { x.tree.Kill(context.WithoutCancel(ctx), 0) })
-	defer stop()
-	for {
+	killed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(killed)
+		x.tree.Kill(context.WithoutCancel(ctx), 0)
+	})
+	ready := false
+	for !ready {
 		line, err := x.r.ReadString('\n')
 		x.remember(strings.TrimSpace(line))
-		if text != "" && strings.Contains(line, text) {
-			if !stop() {
-				break
-			}
-			return nil
-		}
+		ready = text != "" && strings.Contains(line, text)
 		if err != nil {
 			break
 		}
+	}
+	if !stop() {
+		<-killed
+	} else if ready {
+		return nil
 	}
 	x.out.Close()
 	<-x.tree.Done()

@@ -33,7 +33,7 @@ const (
 // Server is where sessions connect to. Its methods may be called from any goroutine.
 type Server struct {
 	private *Private
-	auto    bool
+	auto    string // where auto looks; empty: it isn't auto
 
 	deciding chan struct{} // holds one: whoever has taken it may decide for auto, and read what follows
 	config   *mysql.Config // nil: ours
@@ -46,7 +46,7 @@ func NewServer(c Config) (*Server, error) {
 	s.deciding <- struct{}{}
 	switch c.DSN {
 	case ModeAuto:
-		s.auto = true
+		s.auto = autoAddress
 	case ModePrivate, "":
 		s.chosen = true
 	default:
@@ -117,7 +117,7 @@ func (s *Server) choose(ctx context.Context) (*mysql.Config, error) {
 		return s.config, nil
 	}
 	config := ours(mysql.NewConfig())
-	config.User, config.Net, config.Addr = "root", "tcp", autoAddress
+	config.User, config.Net, config.Addr = "root", "tcp", s.auto
 	if c, err := connect(ctx, config); err == nil {
 		c.close()
 		s.config = config
@@ -136,8 +136,8 @@ func (s *Server) Describe(ctx context.Context) (what string, err error) {
 	}
 	if config == nil {
 		what, err = s.private.Describe()
-		if s.auto {
-			what += ", since there is none at " + autoAddress + " that takes root without a password"
+		if s.auto != "" {
+			what += ", since there is none at " + s.auto + " that takes root without a password"
 		}
 		return what, err
 	}
