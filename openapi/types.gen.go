@@ -163,6 +163,39 @@ func (e EventType) Valid() bool {
 	}
 }
 
+// Defines values for FileChangeType.
+const (
+	FileChangeTypeFileChmod    FileChangeType = "chmod"
+	FileChangeTypeFileCreated  FileChangeType = "created"
+	FileChangeTypeFileOverflow FileChangeType = "overflow"
+	FileChangeTypeFilePing     FileChangeType = "ping"
+	FileChangeTypeFileRemoved  FileChangeType = "removed"
+	FileChangeTypeFileRenamed  FileChangeType = "renamed"
+	FileChangeTypeFileWritten  FileChangeType = "written"
+)
+
+// Valid indicates whether the value is a known member of the FileChangeType enum.
+func (e FileChangeType) Valid() bool {
+	switch e {
+	case FileChangeTypeFileChmod:
+		return true
+	case FileChangeTypeFileCreated:
+		return true
+	case FileChangeTypeFileOverflow:
+		return true
+	case FileChangeTypeFilePing:
+		return true
+	case FileChangeTypeFileRemoved:
+		return true
+	case FileChangeTypeFileRenamed:
+		return true
+	case FileChangeTypeFileWritten:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for FileInfoType.
 const (
 	FileInfoTypeDirectory FileInfoType = "directory"
@@ -933,6 +966,24 @@ type ExecutionInstance struct {
 	IssuedAt         int64 `json:"issued_at"`
 	RetentionSeconds int64 `json:"retention_seconds"`
 }
+
+// FileChange defines model for FileChange.
+type FileChange struct {
+	// Path Absolute. Bytes that aren't UTF-8 are U+FFFD.
+	Path *string `json:"path,omitempty"`
+
+	// PathBase64 The path's bytes. Only where they aren't UTF-8.
+	PathBase64 []byte `json:"path_base64,omitempty"`
+
+	// Timestamp Unix time in milliseconds.
+	Timestamp Timestamp `json:"timestamp"`
+
+	// Type chmod is a change of mode, owner or times; a ping comes after 10 s without changes.
+	Type FileChangeType `json:"type"`
+}
+
+// FileChangeType chmod is a change of mode, owner or times; a ping comes after 10 s without changes.
+type FileChangeType string
 
 // FileInfo One entry of a directory. In a path that isn't UTF-8 each bad byte is U+FFFD, and `path_base64` holds the exact
 // bytes.
@@ -1839,6 +1890,13 @@ type UploadFilesMultipartBody struct {
 
 	// Metadata Where a file goes. Without a mode, owner or group, a file that exists keeps its own; a new one gets mode 644.
 	Metadata FileMetadata `json:"metadata"`
+}
+
+// WatchFilesParams defines parameters for WatchFiles.
+type WatchFilesParams struct {
+	// Path Absolute, relative to the workspace, or with a leading ~/. Any bytes, percent-encoded.
+	Path      Path  `form:"path" json:"path"`
+	Recursive *bool `form:"recursive,omitempty" json:"recursive,omitempty"`
 }
 
 // ConnectPTYParams defines parameters for ConnectPTY.

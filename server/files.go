@@ -27,6 +27,7 @@ func (s *Server) fileRoutes() {
 	e.POST("/files/upload", s.uploadFiles)
 	e.GET("/files/download", s.downloadFile)
 	e.HEAD("/files/download", s.downloadFile)
+	e.GET("/files/watch", s.watchFiles)
 	e.GET("/directories/list", s.listDirectory)
 	e.POST("/directories", s.makeDirectories)
 	e.DELETE("/directories", s.removeDirectories)

@@ -42,13 +42,10 @@ type proxy struct {
 	s         *Server
 	transport *http.Transport
 	buffers   sync.Pool // *[]byte
-
-	mu      sync.Mutex
-	cancels map[*context.CancelFunc]struct{} // of requests under way; nil once the server ends
 }
 
 func newProxy(s *Server) *proxy {
-	p := &proxy{s: s, cancels: map[*context.CancelFunc]struct{}{}}
+	p := &proxy{s: s}
 	p.buffers.New = func() any { b := make([]byte, proxyBuffer); return &b }
 	p.transport = &http.Transport{
 		DialContext:            dialLoopback,
@@ -85,37 +82,6 @@ func (p *proxy) Get() []byte { return *p.buffers.Get().(*[]byte) }
 
 // Put implements httputil.BufferPool.
 func (p *proxy) Put(b []byte) { p.buffers.Put(&b) }
-
-// during returns a context that also ends when the server does.
-func (p *proxy) during(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.cancels == nil {
-		cancel()
-		return ctx, cancel
-	}
-	key := &cancel
-	p.cancels[key] = struct{}{}
-	return ctx, func() {
-		p.mu.Lock()
-		delete(p.cancels, key)
-		p.mu.Unlock()
-		cancel()
-	}
-}
-
-// end cuts what is under way.
-func (p *proxy) end() {
-	p.mu.Lock()
-	cancels := p.cancels
-	p.cancels = nil
-	p.mu.Unlock()
-	for cancel := range cancels {
-		(*cancel)()
-	}
-	p.transport.CloseIdleConnections()
-}
 
 // target is where a request goes.
 type target struct {
@@ -215,7 +181,7 @@ func (t *target) withSlash() string {
 func (p *proxy) serve(c echo.Context, t target) error {
 	r := c.Request()
 	t.id = c.Response().Header().Get(headerRequestID)
-	ctx, done := p.during(r.Context())
+	ctx, done := p.s.during(r.Context())
 	defer done()
 	w := &proxyWriter{ResponseWriter: c.Response().Writer, c: c, ctx: ctx}
 	if r.ContentLength != 0 { // both ways at once; not every ResponseWriter can

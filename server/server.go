@@ -69,7 +69,9 @@ type Server struct {
 	frames     sync.Pool     // *[]byte, for terminals' output
 	closing    chan struct{} // closed when they have to end
 	proxy      *proxy
-	errorLog   *log.Logger // for what net/http has to say
+	ends       ends
+	watches    atomic.Int32 // of files, at present
+	errorLog   *log.Logger  // for what net/http has to say
 }
 
 // New makes a Server.
@@ -177,7 +179,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, stop func(), grace t
 	s.Drain()
 	stop() // ends what runs, so that streams get their terminal event
 	close(s.closing)
-	s.proxy.end()
+	s.ends.all()
+	s.proxy.transport.CloseIdleConnections()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	if err := hs.Shutdown(end); err != nil { // clients that are slow, or have connected and asked nothing
