@@ -42,6 +42,17 @@ func serveFloor(kind string, args []string) error {
 			return err
 		}
 		ready.Address = address
+	case "sql":
+		if len(args) != 1 {
+			return errors.New("needs a DSN")
+		}
+		address, err := serveSQLFloor(args[0])
+		if err != nil {
+			return err
+		}
+		ready.Address = address
+	case "mariadbd":
+		do = mariadbdJob
 	case "exec":
 		do = execJob
 	case "jupyter":

@@ -47,9 +47,9 @@ type Private struct {
 
 // instance is one process of the server.
 type instance struct {
-	socket  string
-	started chan struct{}      // closed when the start is over; tree and err are valid then
+	started chan struct{}      // closed when the start is over; socket, tree and err are valid then
 	giveUp  context.CancelFunc // ends a start
+	socket  string
 	tree    *proctree.Tree
 	err     error
 }
@@ -81,12 +81,12 @@ func (p *Private) instance(ctx context.Context) (*instance, error) {
 	if p.now != nil && !p.now.over() {
 		return p.now, nil
 	}
-	in := &instance{socket: filepath.Join(p.cfg.RunDir, "s"), started: make(chan struct{})}
+	in := &instance{started: make(chan struct{})}
 	ctx, in.giveUp = context.WithTimeoutCause(context.WithoutCancel(ctx), startWithin, fmt.Errorf("not within %v", startWithin))
 	p.now = in
 	p.work.Go(func() {
 		defer in.giveUp()
-		if in.tree, in.err = p.start(ctx, in.socket); in.err != nil {
+		if in.socket, in.tree, in.err = p.start(ctx); in.err != nil {
 			in.err = fmt.Errorf("%w: %w", ErrNoServer, in.err)
 		}
 		close(in.started)
@@ -113,40 +113,41 @@ func (in *instance) over() bool {
 }
 
 // start makes the data directory, if there is none yet, and returns when the server takes connections.
-func (p *Private) start(ctx context.Context, socket string) (*proctree.Tree, error) {
-	if len(socket) > maxSocketPath {
-		return nil, fmt.Errorf("the run directory's path is too long for a socket: %s", p.cfg.RunDir)
-	}
+func (p *Private) start(ctx context.Context) (socket string, tree *proctree.Tree, err error) {
 	found, err := p.locate()
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	who, err := whom()
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	if err := p.makeDirs(who); err != nil {
-		return nil, err
+	dir := p.sockets(who)
+	if socket = filepath.Join(dir, "s"); len(socket) > maxSocketPath {
+		return "", nil, fmt.Errorf("the path is too long for a socket: %s", socket)
+	}
+	if err := p.makeDirs(dir, who); err != nil {
+		return "", nil, err
 	}
 	if err := p.initialise(ctx, found, who); err != nil {
-		return nil, fmt.Errorf("make a data directory for %s: %w", found.server, err)
+		return "", nil, fmt.Errorf("make a data directory for %s: %w", found.server, err)
 	}
 	os.Remove(socket) // of an earlier one that was killed
 	os.Remove(socket + ".lock")
 	args := append([]string{found.server}, p.arguments(p.dataDir(), who)...)
-	args = append(args, "--socket="+socket, "--skip-networking", "--pid-file="+filepath.Join(p.cfg.RunDir, "pid"))
+	args = append(args, "--socket="+socket, "--skip-networking", "--pid-file="+filepath.Join(dir, "pid"))
 	if found.mysql {
 		args = append(args, "--mysqlx=OFF")
 	}
 	proc, err := p.spawn(found.server, args, who)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	if err := proc.until(ctx, "ready for connections"); err != nil {
-		return nil, fmt.Errorf("start %s: %w", found.server, err)
+		return "", nil, fmt.Errorf("start %s: %w", found.server, err)
 	}
 	p.work.Go(proc.drain)
-	return proc.tree, nil
+	return socket, proc.tree, nil
 }
 
 // whom returns whom the server runs as; nil for this process's user.
@@ -165,8 +166,8 @@ func whom() (*syscall.Credential, error) {
 func (p *Private) dataDir() string { return filepath.Join(p.cfg.Dir, "data") }
 
 // makeDirs makes the directories that the server writes to, its own.
-func (p *Private) makeDirs(who *syscall.Credential) error {
-	for _, dir := range []string{p.cfg.RunDir, p.cfg.Dir, filepath.Join(p.cfg.Dir, "tmp")} {
+func (p *Private) makeDirs(sockets string, who *syscall.Credential) error {
+	for _, dir := range []string{p.cfg.Dir, filepath.Join(p.cfg.Dir, "tmp"), sockets} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
@@ -178,22 +179,39 @@ func (p *Private) makeDirs(who *syscall.Credential) error {
 		return nil
 	}
 	// Whoever isn't root must be let through, to what is its own.
-	for dir := filepath.Dir(p.cfg.Dir); ; dir = filepath.Dir(dir) {
-		info, err := os.Stat(dir)
-		if err != nil {
+	parent := filepath.Dir(p.cfg.Dir)
+	info, err := os.Stat(parent)
+	if err != nil {
+		return err
+	}
+	if mode := info.Mode().Perm(); mode&0o001 == 0 {
+		if err := os.Chmod(parent, mode|0o001); err != nil {
 			return err
 		}
-		if mode := info.Mode().Perm(); mode&0o001 == 0 && dir == filepath.Dir(p.cfg.Dir) {
-			if err := os.Chmod(dir, mode|0o001); err != nil {
-				return err
-			}
-		} else if mode&0o001 == 0 {
-			return fmt.Errorf("the user nobody, whom the SQL server runs as, can't pass through %s: choose another --data-dir", dir)
-		}
-		if dir == filepath.Dir(dir) {
-			return nil
+	}
+	if closed := closedAbove(p.cfg.Dir); closed != "" {
+		return fmt.Errorf("the user nobody, whom the SQL server runs as, can't pass through %s: choose another --data-dir", closed)
+	}
+	return nil
+}
+
+// closedAbove returns the nearest directory above dir that not everybody may pass through; empty: there is none.
+func closedAbove(dir string) string {
+	for dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir)
+		if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o001 == 0 {
+			return dir
 		}
 	}
+	return ""
+}
+
+// sockets returns where the socket goes: the run directory, unless that is root's alone, as a user's usual one is.
+func (p *Private) sockets(who *syscall.Credential) string {
+	if who != nil && closedAbove(p.cfg.RunDir) != "" {
+		return filepath.Join(p.cfg.Dir, "run")
+	}
+	return p.cfg.RunDir
 }
 
 func own(dir string, who *syscall.Credential) error {
@@ -243,7 +261,7 @@ func (p *Private) Close(ctx context.Context) error {
 		err = stop(ctx, in.tree)
 	}
 	p.work.Wait()
-	return errors.Join(err, os.RemoveAll(p.cfg.RunDir))
+	return errors.Join(err, os.RemoveAll(p.cfg.RunDir), os.RemoveAll(filepath.Join(p.cfg.Dir, "run")))
 }
 
 // stop ends a server: SIGTERM, then SIGKILL.

@@ -87,6 +87,13 @@ func TestPrivateServerRunsAsNobody(t *testing.T) {
 	if uid := info.Sys().(*syscall.Stat_t).Uid; uid != nobody {
 		t.Errorf("it runs as %d", uid)
 	}
+	hidden := ownServer(t, folder(t))
+	hidden.cfg.RunDir = filepath.Join(hidden.cfg.RunDir, "of-root-alone/m") // as XDG_RUNTIME_DIR is
+	if err := os.MkdirAll(filepath.Dir(hidden.cfg.RunDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	says(t, connected(t, hidden), "SELECT 1", []any{"1"})
+
 	p := ownServer(t, folder(t))
 	closed := filepath.Dir(filepath.Dir(p.cfg.Dir))
 	if err := os.Chmod(closed, 0o700); err != nil {
