@@ -57,7 +57,7 @@ func commandRun(r *shellrun.Runner, c shellrun.Command) (*Run, error) {
 		if err != nil {
 			return runError(ctx, err)
 		}
-		return commandEnd(ctx, p.Stopped(), status.Code)
+		return commandEnd(ctx, "Command", p.Stopped(), status.Code)
 	}
 	over := make(chan struct{})
 	signal := func(sig syscall.Signal) error {
@@ -127,10 +127,11 @@ func Grace(cause error) time.Duration {
 	return killGrace
 }
 
-// commandEnd makes an error of an exit status that isn't 0, and of any status of a command that was stopped (broken).
-func commandEnd(ctx context.Context, broken bool, code int) error {
+// commandEnd makes an error of an exit status that is not 0, and of any status of what was stopped (broken); noun is the
+// first word of the errors of its kind.
+func commandEnd(ctx context.Context, noun string, broken bool, code int) error {
 	if broken {
-		e := stopped(ctx, "Command")
+		e := stopped(ctx, noun)
 		e.Value, e.ExitCode = strconv.Itoa(code), &code
 		return e
 	}

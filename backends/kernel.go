@@ -20,7 +20,8 @@ type Kernels struct {
 	Remote    bool     // it isn't ours
 	Languages []string // that the table gives to kernels; other kernelspecs are known by their own names
 	Runner    *shellrun.Runner
-	Envs      EnvFile // read for each new context
+	Envs      EnvFile           // read for each new context
+	Install   map[string]string // by language: how to get a kernel for it
 
 	mu   sync.Mutex
 	open map[string]*jupyter.Kernel // by context
@@ -53,7 +54,7 @@ func (b *Kernels) Open(ctx context.Context, req OpenRequest) (string, error) {
 		ID: req.ID, Language: req.Language, Cwd: cwd, Env: env, Wish: b.Remote && req.Cwd == "",
 	})
 	if err != nil {
-		return "", kernelRefusal(err)
+		return "", b.refusal(req.Language, err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,7 +145,7 @@ func (b *Kernels) Kernel(id string) (KernelInfo, error) {
 func (b *Kernels) Canonical(ctx context.Context, language string) (string, error) {
 	spec, err := b.Server.Kernelspec(ctx, language)
 	if err != nil {
-		return "", kernelRefusal(err)
+		return "", b.refusal(language, err)
 	}
 	i := slices.IndexFunc(b.Languages, func(l string) bool {
 		known, err := b.Server.Kernelspec(ctx, l)
@@ -154,6 +155,15 @@ func (b *Kernels) Canonical(ctx context.Context, language string) (string, error
 		return b.Languages[i], nil
 	}
 	return spec.Name, nil
+}
+
+// refusal is kernelRefusal for what asks for a kernel of a language, and says how to get one.
+func (b *Kernels) refusal(language string, err error) error {
+	var none *jupyter.NoKernelspecError
+	if how := b.Install[language]; how != "" && errors.As(err, &none) {
+		return &Error{Fault: Invalid, Message: none.Error() + ". " + how, Err: err}
+	}
+	return kernelRefusal(err)
 }
 
 // kernelRefusal makes a refusal of what the Jupyter client reports before a cell runs.

@@ -56,7 +56,7 @@ func (b *Terminals) Prepare(_ context.Context, req Request) (*Run, error) {
 		if err != nil {
 			return runError(ctx, err)
 		}
-		return commandEnd(ctx, ctx.Err() != nil, status.Code)
+		return commandEnd(ctx, "Command", ctx.Err() != nil, status.Code)
 	}
 	return &Run{Do: do, Exit: true, Handle: Handle{
 		PID: t.PID, Signal: t.Signal, Survivors: t.Survivors, Kill: t.Kill, Terminal: &Terminal{t: t},

@@ -9,7 +9,7 @@ import (
 	"github.com/celld/celld/shellrun"
 )
 
-// Sessions runs commands in live bash sessions, one bash a session.
+// Sessions runs commands in live bash sessions, one bash a session. Of KindCode they are cells of bash.
 type Sessions struct {
 	Hub    *shellrun.Sessions
 	Runner *shellrun.Runner
@@ -18,6 +18,7 @@ type Sessions struct {
 
 	mu   sync.Mutex
 	open map[string]*shellrun.Session
+	made map[string]OpenRequest // what the open ones were made from
 }
 
 func (b *Sessions) session(id string) (*shellrun.Session, error) {
@@ -52,9 +53,9 @@ func (b *Sessions) Open(ctx context.Context, req OpenRequest) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.open == nil {
-		b.open = map[string]*shellrun.Session{}
+		b.open, b.made = map[string]*shellrun.Session{}, map[string]OpenRequest{}
 	}
-	b.open[req.ID] = s
+	b.open[req.ID], b.made[req.ID] = s, req
 	return at.Dir, nil
 }
 
@@ -66,8 +67,21 @@ func (b *Sessions) Close(ctx context.Context, id string) error {
 	}
 	b.mu.Lock()
 	delete(b.open, id)
+	delete(b.made, id)
 	b.mu.Unlock()
 	return s.Close(ctx)
+}
+
+// Restart implements Restarter: a new shell, where and with what the first one began.
+func (b *Sessions) Restart(ctx context.Context, id string) error {
+	b.mu.Lock()
+	req := b.made[id]
+	b.mu.Unlock()
+	if err := b.Close(ctx, id); err != nil {
+		return err
+	}
+	_, err := b.Open(ctx, req)
+	return err
 }
 
 // Describe implements Describer.
@@ -111,7 +125,11 @@ func (b *Sessions) Prepare(_ context.Context, req Request) (*Run, error) {
 		case err != nil:
 			return err
 		}
-		return commandEnd(ctx, exit.Broken, exit.Code)
+		noun := "Command"
+		if req.Kind == KindCode {
+			noun = "Cell"
+		}
+		return commandEnd(ctx, noun, exit.Broken, exit.Code)
 	}
 	return &Run{Do: do, Exit: true}, nil
 }

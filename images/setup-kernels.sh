@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs kernels for JavaScript, TypeScript and Java below PREFIX: tslab, jjava, and PREFIX/kernels, where celld looks
-# for their kernelspecs. Runs after setup-python.sh. Go needs nothing: its kernel comes with celld.
+# Installs kernels for JavaScript, TypeScript, Java and bash below PREFIX: tslab, jjava, bash_kernel, and PREFIX/kernels,
+# where celld looks for their kernelspecs. Runs after setup-python.sh. Go needs nothing: its kernel comes with celld. That
+# for bash is used with --bash=kernel only.
 #
 #   images/setup-kernels.sh [PREFIX]
 #
@@ -10,22 +11,36 @@ set -euo pipefail
 
 tslab=1.0.22
 jjava=1.0a8
+bash_kernel=0.10.0
+filetype=1.2.0 # of bash_kernel; the rest is in the Python environment
 
 mkdir -p "$prefix/kernels"
-prefix=$(cd "$prefix" && pwd)
+prefix=$(cd "$prefix" && pwd -P) # kernelspecs must not go through a link
 kernels=$prefix/kernels
 # Anew when this script or the prefix is another.
 stamp=$(printf '%s' "$prefix" | cat "$0" - | sha256sum)
 
 is_done() { [ "$(cat "$kernels/.$1" 2>/dev/null)" = "$stamp" ]; }
 finish() { printf '%s\n' "$stamp" >"$kernels/.$1"; }
-if is_done node && is_done java; then
+if is_done node && is_done java && is_done bash; then
   exit 0
 fi
 
 # One at a time: the second finds the work done.
 exec 9>"$kernels/.lock"
 flock 9
+
+python=$prefix/python/bin/python
+[ -x "$python" ] || python=python3
+
+# pip FOLDER PACKAGE... installs pinned packages into a folder of their own.
+pip() {
+  local into=$1
+  shift
+  rm -rf "$into"
+  "$python" -m pip install --no-input --disable-pip-version-check --no-deps --only-binary :all: --quiet \
+    --root-user-action ignore --target "$into" "$@" </dev/null
+}
 
 # spec NAME writes the kernelspec on standard input.
 spec() {
@@ -41,14 +56,17 @@ if ! is_done node; then
     say "installing tslab"
     # A local install would break every console.*, hence -g.
     npm install -g --prefix "$prefix/tslab" --no-audit --no-fund --loglevel=error "tslab@$tslab" </dev/null
+    typescript=$("$node" -p 'require(process.argv[1]).version' \
+      "$prefix/tslab/lib/node_modules/tslab/node_modules/@tslab/typescript-for-tslab/package.json")
     for language in javascript typescript; do
-      js=
-      [ $language = typescript ] || js='"--js", '
+      js='' version=$typescript
+      [ $language = typescript ] || js='"--js", ' version="Node.js $("$node" --version)"
       spec $language <<EOF
 {
  "argv": ["$node", "$prefix/tslab/bin/tslab", "kernel", $js"--config-path", "{connection_file}"],
  "display_name": "$language (tslab)",
- "language": "$language"
+ "language": "$language",
+ "metadata": {"celld": {"kernel": "tslab $tslab", "version": "$version"}}
 }
 EOF
     done
@@ -64,22 +82,38 @@ if ! is_done java; then
   fi
   if java=$(command -v java) && "$java" --list-modules 2>/dev/null | grep -q '^jdk\.jshell'; then
     say "installing jjava"
-    rm -rf "$prefix/jjava"
-    python=$prefix/python/bin/python
-    [ -x "$python" ] || python=python3
-    "$python" -m pip install --no-input --disable-pip-version-check --no-deps --only-binary :all: --quiet --root-user-action ignore \
-      --target "$prefix/jjava" "jjava==$jjava" </dev/null
-    at=$prefix/jjava/share/jupyter/kernels/java
+    pip "$prefix/jjava" "jjava==$jjava"
+    version=$("$java" --version | sed -n '1s/^[^ ]* \([^ ]*\).*/\1/p')
+    # Without its launcher, which would be a second JVM beside it.
+    jar=$prefix/jjava/share/jupyter/kernels/java/jjava.jar
     spec java <<EOF
 {
- "argv": ["$java", "-jar", "$at/jjava-launcher.jar", "$at/jjava.jar", "{connection_file}"],
+ "argv": ["$java", "--add-opens", "jdk.jshell/jdk.jshell=ALL-UNNAMED", "-Dfile.encoding=UTF-8", "-XX:+UseSerialGC", "-jar", "$jar", "{connection_file}"],
  "display_name": "Java (jjava)",
  "language": "java",
- "interrupt_mode": "message"
+ "interrupt_mode": "message",
+ "metadata": {"celld": {"kernel": "jjava $jjava", "version": "$version"}}
 }
 EOF
     finish java
   else
     say "Java needs a JDK with JShell, 11 or newer"
   fi
+fi
+
+if ! is_done bash && [ -x "$prefix/python/bin/python" ]; then
+  say "installing bash_kernel"
+  pip "$prefix/bash_kernel" "bash_kernel==$bash_kernel" "filetype==$filetype"
+  run="import sys; sys.path.insert(0, '$prefix/bash_kernel')"
+  run+="; from ipykernel.kernelapp import IPKernelApp; from bash_kernel.kernel import BashKernel"
+  run+="; IPKernelApp.launch_instance(kernel_class=BashKernel)"
+  spec bash <<EOF
+{
+ "argv": ["$python", "-c", "$run", "-f", "{connection_file}"],
+ "display_name": "bash (bash_kernel)",
+ "language": "bash",
+ "metadata": {"celld": {"kernel": "bash_kernel $bash_kernel", "version": "${BASH_VERSION%%[^0-9.]*}"}}
+}
+EOF
+  finish bash
 fi

@@ -16,7 +16,7 @@ prefix=${1:-${CELLD_PREFIX:-$(dirname "$here")/.celld}}
 python=${PYTHON:-python3}
 
 mkdir -p "$prefix"
-prefix=$(cd "$prefix" && pwd)
+prefix=$(cd "$prefix" && pwd -P) # kernelspecs must not go through a link
 venv=$prefix/python
 spec=$venv/share/jupyter/kernels/python3
 want=$(sha256sum <"$requirements")
@@ -38,7 +38,7 @@ write_spec() {
  "argv": ["$venv/bin/python", "{resource_dir}/kernel.py", "-f", "{connection_file}"],
  "display_name": "Python 3",
  "language": "python",
- "metadata": {"debugger": true},
+ "metadata": {"debugger": true, "celld": {"kernel": "$("$venv/bin/python" -c 'import ipykernel; print("ipykernel", ipykernel.__version__)')", "version": "$("$venv/bin/python" -c 'import platform; print(platform.python_version())')"}},
  "env": {
   "PATH": "$venv/bin:\${PATH}",
   "PYDEVD_DISABLE_FILE_VALIDATION": "1"

@@ -136,6 +136,8 @@ type Kernelspec struct {
 	DisplayName   string
 	Language      string
 	InterruptMode string // signal or message
+	Kernel        string // the program and its version, where the kernelspec's metadata says so under "celld"
+	Version       string // the language's, from the same place
 }
 
 // Kernelspecs lists the kernels that can be started, by name.
@@ -146,6 +148,9 @@ func (c *Client) Kernelspecs(ctx context.Context) (map[string]Kernelspec, error)
 				DisplayName   string `json:"display_name"`
 				Language      string `json:"language"`
 				InterruptMode string `json:"interrupt_mode"`
+				Metadata      struct {
+					Celld json.RawMessage `json:"celld"`
+				} `json:"metadata"`
 			} `json:"spec"`
 		} `json:"kernelspecs"`
 	}
@@ -154,7 +159,12 @@ func (c *Client) Kernelspecs(ctx context.Context) (map[string]Kernelspec, error)
 	}
 	specs := make(map[string]Kernelspec, len(reply.Kernelspecs))
 	for name, s := range reply.Kernelspecs {
-		specs[name] = Kernelspec{Name: name, DisplayName: s.Spec.DisplayName, Language: s.Spec.Language, InterruptMode: s.Spec.InterruptMode}
+		spec := Kernelspec{Name: name, DisplayName: s.Spec.DisplayName, Language: s.Spec.Language, InterruptMode: s.Spec.InterruptMode}
+		var own struct{ Kernel, Version string }
+		if json.Unmarshal(s.Spec.Metadata.Celld, &own) == nil {
+			spec.Kernel, spec.Version = own.Kernel, own.Version
+		}
+		specs[name] = spec
 	}
 	return specs, nil
 }

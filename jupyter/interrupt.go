@@ -39,7 +39,7 @@ func (k *Kernel) stop(ctx context.Context, c *conn, r *run) error {
 		switch f := <-unwound; {
 		case f == restarted:
 			return execError(nameInterrupted, notStopped)
-		case f == interrupted && r.unnamed && r.failure != nil:
+		case f == interrupted && (r.unnamed || r.aborted) && r.failure != nil:
 			return &hooks.ExecError{Name: nameInterrupted, Value: "the cell was interrupted", Traceback: r.failure.Traceback}
 		}
 		return r.err

@@ -44,8 +44,9 @@ type run struct {
 	exits         bool // the kernel was asked to end
 	aborted       bool // the kernel skipped the cell
 	failure       *hooks.ExecError
-	unnamed       bool   // the kernel said that the cell failed, but not how
-	stderr        []byte // the end of what the cell printed there
+	inReply       *hooks.ExecError // how the reply says that the cell failed, which may be less than the error message says
+	unnamed       bool             // the kernel said that the cell failed, but not how
+	stderr        []byte           // the end of what the cell printed there
 	pages         []hooks.Result
 	first, last   string // the kernel's name for itself, in the first and in the last message
 }
@@ -95,6 +96,8 @@ func (r *run) handle(m *message) bool {
 	}
 	if r.unnamed = r.unnamed && r.failure == nil; r.unnamed { // by now all that it printed is here
 		r.failure = failureIn(r.stderr)
+	} else if r.failure == nil {
+		r.failure = r.inReply
 	}
 	switch {
 	case r.failure != nil:
@@ -204,6 +207,9 @@ func (e errorContent) failure() *hooks.ExecError {
 	if e.Name == "" {
 		e.Name = "Error"
 	}
+	if len(e.Traceback) > 0 {
+		e.Name, e.Value = nameInTrace(e.Name, e.Value, e.Traceback[0])
+	}
 	if len(e.Traceback) == 0 {
 		e.Traceback = []string{e.Name + ": " + e.Value}
 	}
@@ -228,9 +234,7 @@ func (r *run) handleReply(m *message) {
 	switch content.Status {
 	case "error":
 		r.unnamed = content.Name == "" && content.Value == ""
-		if r.failure == nil && !r.unnamed {
-			r.failure = content.failure()
-		}
+		r.inReply = content.failure()
 	case "abort", "aborted":
 		r.aborted = true
 		r.failure = execError("CellAborted", "the kernel skipped the cell")

@@ -72,4 +72,14 @@ func value(first string, rest []string) string {
 	return strings.Join(append([]string{first}, rest...), "\n")
 }
 
+// nameInTrace returns an error's name and value. Some kernels give the kind of failure for the name and put the real one
+// before the value, as they do in the first line of the trace, which then decides.
+func nameInTrace(name, value, first string) (string, string) {
+	found := namedError.FindStringSubmatch(escapes.ReplaceAllString(first, ""))
+	if found == nil || found[1] == name || !strings.HasPrefix(value, found[1]) {
+		return name, value
+	}
+	return found[1], found[2]
+}
+
 func inStack(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "at ") }

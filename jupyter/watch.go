@@ -14,6 +14,7 @@ import (
 const (
 	watchEvery  = 1250 * time.Millisecond // looks this often while a run is on
 	watchLooks  = 3                       // looks in a row with nothing new that make up the mind
+	beginLooks  = 40                      // the same for a cell of which nothing was heard: a fresh kernel may be slow
 	probeLimit  = 2500 * time.Millisecond // a server that takes longer for a REST call, and isn't seen to work, is hung
 	patience    = 2 * time.Second         // before a start is looked at
 	watchStarts = time.Second             // and how often then
@@ -112,8 +113,8 @@ func (c *conn) look(ctx context.Context, w *vigil, r *run) *loss {
 }
 
 // lookForEnd finds the end that got lost on its way: nothing came for some looks, and either half of the end had
-// come, whose other half follows within milliseconds; or the kernel was idle although the cell has never begun, or
-// although it has answered what was asked after the cell. An idle kernel alone says nothing: some servers call a
+// come, whose other half follows within milliseconds; or the kernel was idle although it has answered what was asked after
+// the cell, or although the cell has not begun for much longer. An idle kernel alone says nothing: some servers call a
 // kernel idle that answers small questions during a cell, and some kernels do.
 func (c *conn) lookForEnd(ctx context.Context, w *vigil, r *run, model KernelModel) *loss {
 	if w.fence == nil {
@@ -124,14 +125,13 @@ func (c *conn) lookForEnd(ctx context.Context, w *vigil, r *run, model KernelMod
 		w.over = 0
 		return nil
 	}
-	if w.over++; w.over < watchLooks {
-		return nil
-	}
-	if !half && !closed(r.began) {
-		return &loss{name: nameUnavailable, detail: "the kernel never told that it began the cell, which may have been lost on its way"}
-	}
-	if half || closed(w.fence) {
+	w.over++
+	switch passed := closed(w.fence); {
+	case w.over < watchLooks:
+	case half || passed && closed(r.began):
 		return &loss{name: nameUnavailable, detail: "the kernel is done, but the end of the cell never came"}
+	case !closed(r.began) && (passed || w.over >= beginLooks):
+		return &loss{name: nameUnavailable, detail: "the kernel never told that it began the cell, which may have been lost on its way"}
 	}
 	return nil
 }

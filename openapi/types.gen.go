@@ -780,7 +780,7 @@ type CompleteEvent struct {
 	// ExecutionTime In milliseconds.
 	ExecutionTime int64 `json:"execution_time"`
 
-	// ExitCode Commands and sessions only.
+	// ExitCode Commands, sessions and cells of bash only.
 	ExitCode *int `json:"exit_code,omitempty"`
 
 	// Timestamp Unix time in milliseconds.
@@ -909,7 +909,7 @@ type ErrorEvent struct {
 	// Error A failure as data.
 	Error ExecutionError `json:"error"`
 
-	// ExitCode Commands and sessions only.
+	// ExitCode Commands, sessions and cells of bash only.
 	ExitCode *int `json:"exit_code,omitempty"`
 
 	// Timestamp Unix time in milliseconds.
@@ -1095,12 +1095,18 @@ type LanguageInfo struct {
 	// Hint How to get it.
 	Hint *string `json:"hint,omitempty"`
 
-	// Kernel The kernelspec that runs it.
+	// Kernel The kernelspec that runs it; of bash, that it is celld's own session.
 	Kernel *string `json:"kernel,omitempty"`
-	Name   string  `json:"name"`
+
+	// KernelVersion The kernel's program and version, where they are known.
+	KernelVersion *string `json:"kernel_version,omitempty"`
+	Name          string  `json:"name"`
 
 	// Reason Why it is missing.
 	Reason *string `json:"reason,omitempty"`
+
+	// Version The language's version, where it is known.
+	Version *string `json:"version,omitempty"`
 }
 
 // MIMEBundle One thing in several forms: MIME type to value. JSON types come as JSON, binary types as base64; text/plain is

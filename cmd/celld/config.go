@@ -31,6 +31,7 @@ type serveCmd struct {
 	JupyterHost  string `env:"CELLD_JUPYTER_HOST,JUPYTER_HOST" placeholder:"URL" help:"A Jupyter Server to use, instead of one of celld's own."`
 	JupyterToken string `env:"CELLD_JUPYTER_TOKEN,JUPYTER_TOKEN" placeholder:"TOKEN" help:"Token of that server."`
 	JupyterPort  *int   `env:"CELLD_JUPYTER_PORT" placeholder:"PORT" help:"Port on 127.0.0.1 where SDKs look whether code can be run; with a Jupyter Server of celld's own, celld takes their connections there. Else JUPYTER_PORT, else 44771 if celld is on 44772. 0: none."`
+	Bash         string `env:"CELLD_BASH" enum:"session,kernel" default:"session" help:"What runs cells of bash: session, celld's own live sessions, or kernel, a Jupyter kernel for bash."`
 	Prewarm      bool   `env:"CELLD_PREWARM" help:"Start celld's own Jupyter Server at once and not at the first cell."`
 	MaxContexts  int    `env:"CELLD_MAX_CONTEXTS" default:"64" help:"Code contexts at the same time. 0: any number."`
 	MaxSessions  int    `env:"CELLD_MAX_SESSIONS" default:"1024" help:"Bash sessions at the same time. 0: any number."`

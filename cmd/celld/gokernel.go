@@ -42,6 +42,7 @@ func writeGoKernelspec(dir, prefix string) error {
 		"argv":         []string{path, "{connection_file}"},
 		"display_name": "Go (yaegi)",
 		"language":     "go",
+		"metadata":     map[string]any{"celld": map[string]string{"kernel": goKernel + " " + version + ", yaegi", "version": "1.21"}},
 	}, "", " ")
 	if err != nil {
 		return err

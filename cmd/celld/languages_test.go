@@ -5,8 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/celld/celld/openapi"
 )
 
 // language is a row of the table: what a person would type to see a behaviour, and what comes of it.
@@ -19,7 +22,7 @@ type language struct {
 	get     string // prints x + 1
 	value   string // shows 42 as the value of its last line; empty: the kernel shows none
 	unicode string // prints "é 漢 🎉" with its line end
-	million string // prints a million x
+	million string // prints a million x, perhaps in lines
 	cwd     string // prints the directory
 	env     string // prints the variable OWN
 	endless string // prints "go", then never ends
@@ -32,6 +35,8 @@ type language struct {
 	wrong      string // no program at all
 	wrongEname string
 	wrongTrace string
+
+	interrupted string // ename of what is interrupted
 }
 
 var languages = []language{
@@ -43,6 +48,7 @@ var languages = []language{
 		endless: "print('go', flush=True)\nwhile True: pass",
 		fails:   `raise ValueError("bad é")`, ename: "ValueError", evalue: "bad é", trace: "ValueError",
 		wrong: "1 +", wrongEname: "SyntaxError", wrongTrace: "invalid syntax",
+		interrupted: "KeyboardInterrupt",
 	},
 	{
 		name: "javascript", aliases: []string{"js", "node"},
@@ -52,6 +58,7 @@ var languages = []language{
 		endless: "console.log('go'); while (true) {}",
 		fails:   `throw new TypeError("bad é")`, ename: "TypeError", evalue: "bad é", trace: "at ",
 		wrong: "1 +", wrongEname: "CompileError", wrongTrace: "Expression expected",
+		interrupted: "KeyboardInterrupt",
 	},
 	{
 		name: "typescript", aliases: []string{"ts"},
@@ -61,6 +68,7 @@ var languages = []language{
 		endless: "console.log('go'); await new Promise(() => setInterval(() => {}, 1000))",
 		fails:   `class Boom extends Error { name = "Boom" }` + "\n" + `throw new Boom("bad é")`, ename: "Boom", evalue: "bad é", trace: "at ",
 		wrong: `const y: number = "text"`, wrongEname: "CompileError", wrongTrace: "not assignable",
+		interrupted: "KeyboardInterrupt",
 	},
 	{
 		name: "go", aliases: []string{"golang"},
@@ -70,7 +78,30 @@ var languages = []language{
 		endless: "fmt.Println(\"go\")\nfor {}",
 		fails:   `panic("bad é")`, ename: "Panic", evalue: "bad é", trace: "panic: bad é",
 		wrong: "x = 41\nundeclared + 1", wrongEname: "CompileError", wrongTrace: "2:1: undefined: undeclared",
+		interrupted: "KeyboardInterrupt",
 	},
+	{
+		name:  "java",
+		hello: `System.out.println("hello");`, set: "int x = 41;", get: "System.out.println(x + 1);", value: "x + 1",
+		unicode: `System.out.println("é 漢 🎉");`, million: `System.out.print("x".repeat(1000000));`,
+		cwd: `System.out.println(System.getProperty("user.dir"));`, env: `System.out.println(System.getenv("OWN"));`,
+		endless: `System.out.println("go"); while (true) {}`,
+		fails:   `throw new IllegalStateException("bad é");`, ename: "java.lang.IllegalStateException", evalue: "bad é", trace: "at ",
+		wrong: `int y = "text";`, wrongEname: "CompilationException", wrongTrace: "incompatible types",
+		interrupted: "EvaluationInterruptedException",
+	},
+	bash,
+}
+
+// bash runs in a session of celld's own.
+var bash = language{
+	name: "bash", aliases: []string{"sh", "shell"},
+	hello: "echo hello", set: "x=41", get: "echo $((x + 1))",
+	unicode: `echo "é 漢 🎉"`, million: `head -c 1000000 /dev/zero | tr '\0' x | fold -w 1000`,
+	cwd: "pwd", env: `echo "$OWN"`, endless: "echo go; while :; do :; done",
+	fails: "(exit 3)", ename: "CommandExecError", evalue: "3", trace: "exit status 3",
+	wrong: "if true; then", wrongEname: "CommandExecError", wrongTrace: "exit status 2",
+	interrupted: "CommandInterrupted",
 }
 
 // withGoKernel is a PATH that begins with a folder in which the kernel for Go has been built.
@@ -92,6 +123,79 @@ func TestLanguages(t *testing.T) {
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) { testLanguage(t, d, l) })
 	}
+}
+
+// What is installed is told with its versions, what isn't with how to get it.
+func TestVersionTellsOfTheLanguages(t *testing.T) {
+	t.Parallel()
+	versions := func(d *daemon) map[string]openapi.LanguageInfo {
+		var v openapi.VersionInfo
+		for range 20 { // the Jupyter Server may take longer to start than an answer may take
+			if status := d.call("GET", "/version", nil, &v); status != http.StatusOK {
+				t.Fatalf("version: %d", status)
+			}
+			if i := slices.IndexFunc(v.Backends, func(b openapi.BackendInfo) bool { return b.Name == "jupyter" }); v.Backends[i].Available {
+				break
+			}
+		}
+		all := map[string]openapi.LanguageInfo{}
+		for _, l := range v.Languages {
+			all[l.Name] = l
+		}
+		return all
+	}
+	t.Run("all there", func(t *testing.T) {
+		there := versions(start(t, launch{env: []string{withGoKernel(t)}}))
+		for _, l := range languages {
+			v := there[l.name]
+			if !v.Available || v.Kernel == nil || v.Version == nil || l.name != "bash" && v.KernelVersion == nil || v.Reason != nil {
+				t.Errorf("%s: %+v", l.name, v)
+			}
+			for _, alias := range l.aliases {
+				if !slices.Contains(v.Aliases, strings.ToLower(alias)) {
+					t.Errorf("%s: aliases %v, without %s", l.name, v.Aliases, alias)
+				}
+			}
+		}
+	})
+	t.Run("only Jupyter and Python", func(t *testing.T) {
+		bare := t.TempDir()
+		if err := os.Symlink(filepath.Join(prefixDir(t), "python"), filepath.Join(bare, "python")); err != nil {
+			t.Fatal(err)
+		}
+		d := start(t, launch{args: []string{"--prefix=" + bare, "--bash=kernel"}})
+		there := versions(d)
+		for name, how := range map[string]string{
+			"javascript": "tslab", "typescript": "tslab", "java": "jjava", "go": "celld-gokernel", "bash": "bash_kernel",
+		} {
+			v := there[name]
+			if v.Available || v.Kernel != nil || v.Reason == nil || v.Hint == nil || !strings.Contains(*v.Hint, how) {
+				t.Errorf("%s: %+v", name, v)
+			}
+			for _, path := range []string{"/code", "/code/context"} {
+				var e struct{ Code, Message string }
+				status := d.call("POST", path, m{"language": name, "context": m{"language": name}, "code": "1"}, &e)
+				if status != http.StatusBadRequest || !strings.Contains(e.Message, how) || !strings.Contains(e.Message, "python3") {
+					t.Errorf("%s %s: %d %+v", path, name, status, e)
+				}
+			}
+		}
+		if v := there["python"]; !v.Available {
+			t.Errorf("python: %+v", v)
+		}
+	})
+}
+
+// bash runs in a Jupyter kernel where that is asked for.
+func TestBashInAKernel(t *testing.T) {
+	t.Parallel()
+	d := start(t, launch{args: []string{"--bash=kernel"}})
+	d.python()
+	l := bash
+	l.ename, l.trace = "Error", "3"
+	l.wrong, l.wrongEname, l.wrongTrace = "fi", "Error", ""
+	l.interrupted = "KeyboardInterrupt"
+	testLanguage(t, d, l)
 }
 
 func testLanguage(t *testing.T, shared *daemon, l language) {
@@ -133,7 +237,7 @@ func testLanguage(t *testing.T, shared *daemon, l language) {
 		{"directory", func(t *testing.T, d *daemon) { d.says(c.ID, l.cwd, dir+"\n") }},
 		{"environment", func(t *testing.T, d *daemon) { d.says(c.ID, l.env, own+"\n") }},
 		{"a million bytes", func(t *testing.T, d *daemon) {
-			if o := d.cell(c.ID, l.million); o.end.Error != nil || o.out() != strings.Repeat("x", 1000000) {
+			if o := d.cell(c.ID, l.million); o.end.Error != nil || strings.ReplaceAll(o.out(), "\n", "") != strings.Repeat("x", 1000000) {
 				t.Errorf("printed %d bytes and ended with %+v", len(o.out()), o.end)
 			}
 		}},
@@ -153,7 +257,7 @@ func testLanguage(t *testing.T, shared *daemon, l language) {
 			if status := d.call("DELETE", "/code?id="+c.ID, nil, nil); status != http.StatusOK {
 				t.Errorf("interrupt: %d", status)
 			}
-			if o := running.rest(); o.end.Type != "error" || o.end.Error.Ename != l.interrupted() {
+			if o := running.rest(); o.end.Type != "error" || o.end.Error.Ename != l.interrupted {
 				t.Errorf("ended with %+v %+v", o.end, o.end.Error)
 			}
 			d.says(c.ID, l.get, "42\n") // the state is kept
@@ -172,8 +276,6 @@ func testLanguage(t *testing.T, shared *daemon, l language) {
 		t.Run(column.name, func(t *testing.T) { column.run(t, d.in(t)) })
 	}
 }
-
-func (l language) interrupted() string { return "KeyboardInterrupt" }
 
 func (l language) failed(t *testing.T, o *outcome, ename, evalue, trace string) {
 	t.Helper()

@@ -11,7 +11,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/celld/celld/backends"
@@ -40,8 +42,24 @@ const jupyterStart = 45 * time.Second
 // sqlAnswerWithin is what /version waits for an SQL server.
 const sqlAnswerWithin = 2 * time.Second
 
-// kernelLanguages are the languages that run in Jupyter kernels.
-var kernelLanguages = []string{"python", "bash", "javascript", "typescript", "java", "go"}
+// kernelLanguages are the languages that run in Jupyter kernels. bash is one of them with --bash=kernel only.
+var kernelLanguages = []string{"python", "javascript", "typescript", "java", "go"}
+
+const (
+	bashLanguage = "bash"
+	bashSession  = "session" // of --bash
+	bashKernel   = "kernel"
+)
+
+// install says how to get a kernel for a language.
+var install = map[string]string{
+	"python":     "images/setup-python.sh installs Jupyter and ipykernel for it",
+	"javascript": "images/setup-kernels.sh installs tslab for it, which needs Node.js",
+	"typescript": "images/setup-kernels.sh installs tslab for it, which needs Node.js",
+	"java":       "images/setup-kernels.sh installs jjava for it, which needs a JDK, 11 or newer",
+	"go":         "make build makes " + goKernel + " for it, which belongs beside celld, below the prefix or on PATH; gonb will do too",
+	"bash":       "images/setup-kernels.sh installs bash_kernel for it; without --bash=kernel none is needed",
+}
 
 // runners are the backends and what they need.
 type runners struct {
@@ -52,6 +70,11 @@ type runners struct {
 	sql      *sqlrun.Server
 	hub      *shellrun.Sessions
 	runDir   string
+
+	languages []string // that run in kernels
+	bash      string   // its path, empty if there is none
+	askBash   sync.Once
+	bashSays  string // its version, once it was asked
 }
 
 // backends makes the table: who runs each kind and each language.
@@ -100,7 +123,11 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--sql: %w", err)
 	}
-	kernels := &backends.Kernels{Server: r.kernels, Remote: r.managed == nil, Languages: kernelLanguages, Runner: shell, Envs: envs}
+	r.languages = kernelLanguages
+	if s.Bash == bashKernel {
+		r.languages = append(slices.Clone(kernelLanguages), bashLanguage)
+	}
+	kernels := &backends.Kernels{Server: r.kernels, Remote: r.managed == nil, Languages: r.languages, Runner: shell, Envs: envs, Install: install}
 	command := &backends.Command{Runner: shell, Envs: envs}
 	r.fallback = kernels
 	r.table = map[string]backends.Backend{
@@ -110,7 +137,9 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 		backends.KindPTY:        &backends.Terminals{Runner: &ptyrun.Runner{Shell: cmp.Or(bash, sh)}, Shell: shell, Envs: envs},
 	}
 	r.table[backends.KindSQL] = &backends.SQL{Server: r.sql, Runner: shell, Envs: envs, MaxRows: s.SQLMaxRows}
-	for _, language := range kernelLanguages {
+	r.bash = bash
+	r.table[bashLanguage] = &backends.Sessions{Hub: r.hub, Runner: shell, Bash: bash, Envs: envs}
+	for _, language := range r.languages {
 		r.table[language] = kernels
 	}
 	if s.Prewarm {
@@ -198,31 +227,7 @@ func (r *runners) version(ctx context.Context) openapi.VersionInfo {
 	}
 	sqlInfo, sqlLanguage := r.sqlVersion(ctx)
 	info.Backends = append(info.Backends, jupyterInfo, sqlInfo)
-	info.Languages = append(info.Languages, sqlLanguage)
-	seen := map[string]bool{}
-	for _, language := range kernelLanguages {
-		l := openapi.LanguageInfo{Name: language}
-		for alias, of := range aliases {
-			if of == language {
-				l.Aliases = append(l.Aliases, alias)
-			}
-		}
-		spec, err := r.kernels.Kernelspec(ctx, language)
-		if l.Available = err == nil; l.Available {
-			seen[spec.Name] = true
-			l.Kernel = &spec.Name
-		} else {
-			reason := err.Error()
-			how := "install a Jupyter kernel for " + language
-			l.Reason, l.Hint = &reason, &how
-		}
-		info.Languages = append(info.Languages, l)
-	}
-	for name, spec := range specs {
-		if !seen[name] {
-			info.Languages = append(info.Languages, openapi.LanguageInfo{Name: name, Available: true, Kernel: &spec.Name})
-		}
-	}
+	info.Languages = append(r.languagesHere(ctx, specs), sqlLanguage)
 	return info
 }
 

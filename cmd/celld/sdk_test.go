@@ -70,7 +70,7 @@ func TestPublicSDKs(t *testing.T) {
 	const token = "the-token-of-the-sandbox"
 	d := start(t, launch{
 		args: []string{"--access-token=" + token, "--jupyter-port=" + freePort(t)},
-		env:  []string{"EXECD_ENVS=" + filepath.Join(t.TempDir(), "kept", "env")},
+		env:  []string{"EXECD_ENVS=" + filepath.Join(t.TempDir(), "kept", "env"), withGoKernel(t)},
 	})
 	d.python("X-EXECD-ACCESS-TOKEN", token)
 	address := lifecycle(t, d, token)
@@ -98,5 +98,6 @@ func TestPublicSDKs(t *testing.T) {
 			run("python "+script+" "+kind, python, "testdata/sdk/"+script+".py", kind)
 		}
 	}
+	run("python languages", python, "testdata/sdk/languages.py", "sync")
 	run("javascript", "node", "testdata/sdk/sandbox.mjs", sdkDir(t, "node"))
 }
