@@ -1513,7 +1513,7 @@ type RunResult struct {
 	Stderr        string          `json:"stderr"`
 	Stdout        string          `json:"stdout"`
 
-	// Truncated A stream was longer than 1 MiB and lost its middle.
+	// Truncated A stream was longer than 1 MiB and lost its middle, or results after 16 MiB of them were left out.
 	Truncated *bool `json:"truncated,omitempty"`
 }
 

@@ -14,6 +14,9 @@ import (
 // maxAnswer is how much of each stream one JSON answer carries, in bytes; the middle of a longer one is left out.
 const maxAnswer = 1 << 20
 
+// maxAnswerResults is how much of the results it carries, in bytes; those that come after it are left out.
+const maxAnswerResults = 16 << 20
+
 // oneAnswer collects a whole run and sends it as one JSON object. It implements hooks.Writer.
 type oneAnswer struct {
 	c         echo.Context
@@ -23,6 +26,8 @@ type oneAnswer struct {
 	started   time.Time
 	out, errs excerpt
 	results   []json.RawMessage
+	size      int  // of results
+	fewer     bool // some were left out
 	failure   json.RawMessage
 	exit      *int
 	took      time.Duration
@@ -50,6 +55,12 @@ func (a *oneAnswer) output(x *excerpt, o hooks.Output) {
 
 // OnResult implements hooks.Hooks.
 func (a *oneAnswer) OnResult(e hooks.Result) {
+	for _, value := range e.Data {
+		a.size += len(value)
+	}
+	if a.fewer = a.fewer || a.size > maxAnswerResults; a.fewer {
+		return
+	}
 	a.enc.buf = nil // the item keeps it
 	a.enc.resultFields(e, sortedTypes(e))
 	if e.Partial {
@@ -103,7 +114,7 @@ func (a *oneAnswer) finish() error {
 		e.buf = appendInt(e.buf, `,"exit_code":`, int64(*a.exit))
 	}
 	e.buf = appendInt(e.buf, `,"execution_time":`, a.took.Milliseconds())
-	if a.out.cut || a.errs.cut {
+	if a.out.cut || a.errs.cut || a.fewer {
 		e.flag("truncated", true)
 	}
 	e.raw("}")

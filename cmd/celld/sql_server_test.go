@@ -107,7 +107,7 @@ func testSQLStops(t *testing.T, d *daemon) {
 	id := s.until(func(e event) bool { return e.Type == "init" }).ID
 	s.close()
 	d.awaitStatement("SELECT SLEEP%")
-	rest := d.open("/executions/"+id+"/events?after=1", nil)
+	rest := d.open("/executions/"+id+"/events?after=0", nil)
 	d.call("DELETE", "/code?id="+c.ID, nil, nil)
 	if o := rest.rest(); o.failed() != "CommandInterrupted" {
 		t.Errorf("followed again: %+v", o.end)
@@ -163,6 +163,21 @@ func testSQLLarge(t *testing.T, shared *daemon) {
 	}
 	if o = d.cell(c.ID, "SELECT REPEAT('z', 10000000)"); o.end.Error != nil || len(o.tables(t)[0].Rows[0][0].(string)) != 10_000_000 {
 		t.Errorf("a large row: %+v", o.end.Error)
+	}
+}
+
+func testSQLAnswer(t *testing.T, shared *daemon) {
+	d := shared.unchecked()
+	for rows, want := range map[int]int{2: 2, 17: 16} { // of a MiB each, in a result each
+		var answer struct {
+			Results   []event
+			Truncated bool
+		}
+		code := fmt.Sprintf("SELECT REPEAT('x', 1024 * 1024 - 1024) AS x FROM seq_1_to_%d", rows)
+		d.call("POST", "/code", m{"context": m{"language": "sql"}, "code": code}, &answer, "Accept", "application/json")
+		if n := len(answer.Results); n != want || answer.Truncated != (n < rows) || answer.Results[0].Table == nil || answer.Results[n-1].Partial != (n < rows) {
+			t.Errorf("%d rows: %d results, truncated: %v", rows, n, answer.Truncated)
+		}
 	}
 }
 

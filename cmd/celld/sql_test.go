@@ -84,6 +84,7 @@ func TestSQL(t *testing.T) {
 		{"errors", testSQLErrors},
 		{"statements are stopped", testSQLStops},
 		{"large results", testSQLLarge},
+		{"one answer", testSQLAnswer},
 	} {
 		t.Run(group.name, func(t *testing.T) { group.run(t, d.in(t)) })
 	}
