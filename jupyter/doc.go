@@ -22,10 +22,11 @@
 //     (liveness, interrupt, restart) goes by REST.
 //   - Whoever runs a cell or changes the connection holds the kernel's turn. An interrupt holds it until the server
 //     has answered, so that it can't hit the next cell.
-//   - A connection is never repaired, only replaced. A fresh kernel process is told of once, by the next cell.
+//   - A connection is never repaired, only replaced; on a server that isn't ours its socket is replaced while a cell
+//     runs, for the same session. A fresh kernel process is told of once, by the next cell.
 //
 // # Locks
 //
-// Server.mu, Managed.mu, Kernel.mu and conn.mu guard maps and pointers, are held over no I/O and no hook, and none
+// Server.mu, pool.mu, Managed.mu, Kernel.mu and conn.mu guard maps and pointers, are held over no I/O and no hook, and none
 // is taken while another is held. Kernel.turn (a channel) is the only thing that is held over I/O.
 package jupyter

@@ -46,12 +46,14 @@ type Kernel struct {
 	conn    *conn
 	lost    string // why the kernel's state was lost, until somebody has been told
 	stray   bool   // a cell that nobody sees any more may run and couldn't be interrupted
+	warm    bool   // its process was started in another directory, for whoever comes
+	name    string // the session's name, which a warm kernel's process doesn't know
 	blank   bool   // the kernel's process hasn't been prepared
 	process string // the kernel process's name for itself; empty: not known
 	vague   bool   // it has no stable one
 }
 
-// ID returns the id that the kernel was opened with.
+// ID returns the id that the kernel was opened with, for a warm one its own.
 func (k *Kernel) ID() string { return k.req.ID }
 
 // Spec returns the kernelspec.

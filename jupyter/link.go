@@ -96,7 +96,7 @@ func (k *Kernel) connect(ctx context.Context, client *Client) (*conn, error) {
 	k.mu.Lock()
 	k.client, k.session, k.stray = client, session, false
 	if gone != "" {
-		if k.blank, k.process = true, ""; had != nil && k.lost == "" {
+		if k.blank, k.process, k.warm = true, "", false; had != nil && k.lost == "" {
 			k.lost = gone
 		}
 	}

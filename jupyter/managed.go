@@ -393,6 +393,28 @@ func (m *Managed) children(t *proctree.Table, id string, since uint64) []int {
 	return found
 }
 
+// memory tells how many bytes the kernels with these ids occupy, shared pages in proportion (proc_pid_smaps_rollup(5)).
+// add is called for each process.
+func (m *Managed) memory(ids map[string]int, add func(i int, bytes int64)) {
+	m.mu.Lock()
+	in := m.now
+	m.mu.Unlock()
+	table, err := proctree.Look()
+	if in == nil || err != nil {
+		return
+	}
+	for id, i := range ids {
+		for _, pid := range table.Marked(in.since, func(marker string) bool { return marker == in.marker+"."+id }) {
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid)) // it may be gone
+			if _, rest, ok := strings.Cut(string(text), "\nPss:"); ok {
+				var kib int64
+				_, _ = fmt.Sscan(rest, &kib)
+				add(i, kib<<10)
+			}
+		}
+	}
+}
+
 // killKernel ends what is left of a kernel whose session has been deleted.
 func (m *Managed) killKernel(ctx context.Context, id string) error {
 	m.mu.Lock()

@@ -18,6 +18,7 @@ type ServerConfig struct {
 	Client  *Client           // one that somebody else runs
 	Names   map[string]string // language to kernelspec, beats everything
 	Aliases map[string]string // other name of a language to the language, as py to python
+	WarmCwd string            // where kernels of [Server.Warm] start on a server of ours
 }
 
 // Server opens kernels on one Jupyter server. Its methods may be called from any goroutine.
@@ -29,6 +30,7 @@ type Server struct {
 	kernels map[*Kernel]struct{}
 	specs   map[string]Kernelspec // as last listed; nil: never
 	closed  bool
+	pool    *pool // nil without Warm
 }
 
 // NewServer returns a server with no kernels. Nothing is started or connected. Close ends it.
@@ -136,7 +138,7 @@ func (s *Server) find(specs map[string]Kernelspec, language string) (Kernelspec,
 
 // OpenRequest says what kernel to open.
 type OpenRequest struct {
-	ID       string            // names the session: its notebook would be ID.ipynb; unique among the open ones
+	ID       string            // names the session, unless the kernel is a warm one: its notebook would be ID.ipynb; unique among the open ones
 	Language string            // or the name of a kernelspec
 	Cwd      string            // absolute; the kernel's directory. Empty: the server's choice
 	Env      map[string]string // beside the server's environment
@@ -155,6 +157,20 @@ func (s *Server) Open(ctx context.Context, req OpenRequest) (*Kernel, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.mu.Lock()
+	p := s.pool
+	s.mu.Unlock()
+	if p != nil {
+		req.Env = maps.Clone(req.Env)
+		if k := p.take(ctx, spec, req); k != nil {
+			return k, nil
+		}
+	}
+	return s.open(ctx, spec, req)
+}
+
+// open starts a kernel.
+func (s *Server) open(ctx context.Context, spec Kernelspec, req OpenRequest) (*Kernel, error) {
 	k := &Kernel{
 		server:  s,
 		req:     req,
@@ -188,6 +204,12 @@ func (s *Server) Open(ctx context.Context, req OpenRequest) (*Kernel, error) {
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
+	p := s.pool
+	s.mu.Unlock()
+	if p != nil {
+		p.close()
+	}
+	s.mu.Lock()
 	kernels := slices.Collect(maps.Keys(s.kernels))
 	s.mu.Unlock()
 	errs := make([]error, len(kernels))
@@ -246,16 +268,22 @@ func (s *Server) discard(ctx context.Context, c *Client, where string) {
 	})
 }
 
-// setup returns the code of a silent first cell, empty if none is needed or known.
+// setup returns the code of a silent first cell that brings k to its directory and environment where it wasn't started
+// there, empty if none is needed or known.
 func (s *Server) setup(k *Kernel) string {
-	if s.cfg.Managed != nil || k.req.Cwd == "" && len(k.req.Env) == 0 || !strings.EqualFold(k.spec.Language, "python") {
+	k.mu.Lock()
+	moves, name := s.cfg.Managed == nil || k.warm, k.name
+	k.mu.Unlock()
+	if !moves || k.req.Cwd == "" && len(k.req.Env) == 0 || !strings.EqualFold(k.spec.Language, "python") {
 		return ""
 	}
 	given, err := json.Marshal(struct {
 		Cwd  string            `json:"cwd"`
 		Env  map[string]string `json:"env"`
 		Wish bool              `json:"wish"`
-	}{k.req.Cwd, k.req.Env, k.req.Wish})
+
+		Session string `json:"session"`
+	}{k.req.Cwd, k.req.Env, k.req.Wish, name})
 	if err != nil {
 		return ""
 	}
@@ -267,12 +295,19 @@ func (s *Server) setup(k *Kernel) string {
     import json, os
     given = json.loads(given)
     os.environ.update(given["env"] or {})
+    if given["session"]:
+        os.environ["JPY_SESSION_NAME"] = given["session"]
     try:
         if given["cwd"]:
             os.chdir(given["cwd"])
     except OSError:
         if not given["wish"]:
             raise
+    try:
+        visited = get_ipython().user_ns["_dh"]
+        visited[:] = [type(visited[0])(os.getcwd())]
+    except Exception:
+        pass
 _celld_setup(%s)
 del _celld_setup`, literal)
 }

@@ -1142,6 +1142,9 @@ type Metrics struct {
 
 	// Timestamp Unix time in milliseconds.
 	Timestamp Timestamp `json:"timestamp"`
+
+	// WarmKernels The kernels that were started ahead and wait for a context, by language; not in `/metrics/watch`.
+	WarmKernels []WarmKernels `json:"warm_kernels,omitempty"`
 }
 
 // MoveItem Each side as text, or, where the path isn't UTF-8, as its bytes.
@@ -1654,6 +1657,16 @@ type WaitResult struct {
 
 // WaitResultEvent What came first.
 type WaitResultEvent string
+
+// WarmKernels defines model for WarmKernels.
+type WarmKernels struct {
+	Language string `json:"language"`
+
+	// MemoryMib What the ready ones occupy, shared pages in proportion; 0 on a Jupyter Server of somebody else's.
+	MemoryMib float64 `json:"memory_mib"`
+	Ready     int     `json:"ready"`
+	Wanted    int     `json:"wanted"`
+}
 
 // After defines model for After.
 type After = int64

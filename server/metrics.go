@@ -26,7 +26,11 @@ func (s *Server) metrics(c echo.Context) error {
 	if acceptsPrometheus(c.Request().Header.Get("Accept")) {
 		return s.prometheus(c)
 	}
-	return c.JSON(http.StatusOK, hostMetrics(s.config.Host.Read()))
+	m := hostMetrics(s.config.Host.Read())
+	if s.config.Warm != nil {
+		m.WarmKernels = s.config.Warm()
+	}
+	return c.JSON(http.StatusOK, m)
 }
 
 // acceptsPrometheus says that who asks is a scraper: it names the formats of Prometheus, of which plain text is one, and not

@@ -24,6 +24,7 @@ import (
 	"github.com/celld/celld/backends"
 	"github.com/celld/celld/files"
 	"github.com/celld/celld/hostinfo"
+	"github.com/celld/celld/openapi"
 	"github.com/labstack/echo/v4"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
@@ -40,7 +41,8 @@ type Config struct {
 	Version        Version
 	Files          files.FS // what relative paths and ~/ stand for
 	Host           *hostinfo.Reader
-	Prometheus     http.Handler // what is counted, for scrapers
+	Warm           func() []openapi.WarmKernels // nil: there are none
+	Prometheus     http.Handler                 // what is counted, for scrapers
 	Log            *slog.Logger
 	Tracer         trace.Tracer // nil: no traces
 	Meter          metric.Meter // nil: no metrics

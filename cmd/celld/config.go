@@ -37,6 +37,8 @@ type serveCmd struct {
 	MaxSessions  int    `env:"CELLD_MAX_SESSIONS" default:"1024" help:"Bash sessions at the same time. 0: any number."`
 	MaxTerminals int    `env:"CELLD_MAX_TERMINALS" default:"512" help:"Terminals whose program has not ended, at the same time. 0: any number."`
 
+	Warm map[string]int `env:"CELLD_WARM" mapsep:"," placeholder:"LANGUAGE=N" help:"Kernels that are started ahead, so that a new context has one at once, as python=2,javascript=1. Each takes the memory of a kernel, some 40 MB for Python, which /metrics tells."`
+
 	SQL        string `name:"sql" env:"CELLD_SQL" default:"private" placeholder:"DSN" help:"Where SQL runs: private is a MariaDB or MySQL server of celld's own, started at the first statement; auto is one on 127.0.0.1:3306 that takes root without a password, else private; anything else is a server's DSN, as in user:password@tcp(host:3306)/database."`
 	SQLMaxRows int64  `name:"sql-max-rows" env:"CELLD_SQL_MAX_ROWS" default:"1000000" help:"Rows of one result set at the most; the rest is left out, and the result says so. 0: any number."`
 
@@ -102,8 +104,20 @@ func (s *serveCmd) check() error {
 			}
 		}
 	}
+	warm := 0
+	for language, n := range s.Warm {
+		if n < 0 || language == "" {
+			return fmt.Errorf("--warm %s=%d: want a language and a number of kernels", language, n)
+		}
+		if warm += n; warm > maxWarm {
+			return fmt.Errorf("--warm: more than %d kernels", maxWarm)
+		}
+	}
 	return s.checkDirs()
 }
+
+// maxWarm bounds the kernels that are started ahead.
+const maxWarm = 64
 
 func loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)

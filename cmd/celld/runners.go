@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -100,7 +101,7 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 	if r.hub, err = shellrun.NewSessions(filepath.Join(s.RunDir, sessionsDir)); err != nil {
 		return nil, err
 	}
-	conf := jupyter.ServerConfig{Aliases: aliases, Names: preferred}
+	conf := jupyter.ServerConfig{WarmCwd: s.Workspace, Aliases: aliases, Names: preferred}
 	if s.JupyterHost != "" {
 		conf.Client, err = jupyter.NewClient(jupyter.ClientConfig{URL: hostURL(s.JupyterHost), Token: s.JupyterToken})
 		if err != nil {
@@ -142,6 +143,15 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 	for _, language := range r.languages {
 		r.table[language] = kernels
 	}
+	for language := range s.Warm {
+		name := strings.ToLower(language)
+		if b, known := r.table[cmp.Or(aliases[name], name)]; known && b != backends.Backend(kernels) {
+			return nil, fmt.Errorf("--warm: %s runs in no kernel that could be started ahead", language)
+		}
+	}
+	if len(s.Warm) > 0 {
+		r.kernels.Warm(s.Warm, func(language string, err error) { log.Warn("start a kernel ahead", "language", language, "error", err) })
+	}
 	if s.Prewarm {
 		go r.prewarm(log)
 	}
@@ -173,6 +183,15 @@ func (r *runners) prewarm(log *slog.Logger) {
 	if _, err := r.kernels.Kernelspecs(context.Background(), false); err != nil {
 		log.Warn("prewarm", "error", err)
 	}
+}
+
+// warm tells of the kernels that were started ahead.
+func (r *runners) warm() []openapi.WarmKernels {
+	var all []openapi.WarmKernels
+	for _, w := range r.kernels.Warmth() {
+		all = append(all, openapi.WarmKernels{Language: w.Language, Wanted: w.Want, Ready: w.Ready, MemoryMib: float64(w.Memory) / (1 << 20)})
+	}
+	return all
 }
 
 // hostURL takes host:port for a URL, as the incumbent's images give it.

@@ -120,7 +120,7 @@ func (s *serveCmd) wire(b *runners, logs string, t *telemetry, log *slog.Logger)
 	return controller, server.New(server.Config{
 		Controller: controller, Token: s.AccessToken, AnyHost: s.InsecureNoAuth, MaxBody: s.MaxBody,
 		DefaultSession: s.DefaultSession, Files: files.FS{Workspace: s.Workspace, Home: os.Getenv("HOME")}, Version: b.version,
-		Host: t.host, Prometheus: t.prometheus, Log: log, Tracer: t.tracer, Meter: t.meter,
+		Host: t.host, Warm: b.warm, Prometheus: t.prometheus, Log: log, Tracer: t.tracer, Meter: t.meter,
 	})
 }
 
