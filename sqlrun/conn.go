@@ -41,15 +41,15 @@ func connect(ctx context.Context, config *mysql.Config) (*conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectWithin, fmt.Errorf("no answer within %v", connectWithin))
 	defer cancel()
 	c := &conn{config: config}
-	private := config.Clone()
-	private.DialFunc = dialer(func(t *tap) { c.tap = t })
-	connector, err := mysql.NewConnector(private)
+	connector, err := mysql.NewConnector(tapped(config, func(t *tap) { c.tap = t }))
 	if err != nil {
 		return nil, err
 	}
 	if c.dc, err = connector.Connect(ctx); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
+		} else if c.tap != nil && c.tap.failed != nil {
+			err = c.tap.failed
 		}
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (c *conn) kill(ctx context.Context) error {
 
 // alive says whether the server still holds the connection, without a round trip.
 func (c *conn) alive() bool {
-	sc, ok := c.tap.Conn.(syscall.Conn)
+	sc, ok := c.tap.raw.(syscall.Conn)
 	if !ok {
 		return true
 	}

@@ -38,6 +38,7 @@ type PrivateConfig struct {
 type Private struct {
 	cfg  PrivateConfig
 	dirs []string // where servers are that aren't in the PATH
+	more []string // arguments of the server's beside the usual ones
 	work sync.WaitGroup
 
 	mu     sync.Mutex
@@ -139,6 +140,7 @@ func (p *Private) start(ctx context.Context) (socket string, tree *proctree.Tree
 	if found.mysql {
 		args = append(args, "--mysqlx=OFF")
 	}
+	args = append(args, p.more...)
 	proc, err := p.spawn(found.server, args, who)
 	if err != nil {
 		return "", nil, err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"strings"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -53,9 +52,6 @@ func NewServer(c Config) (*Server, error) {
 		config, err := mysql.ParseDSN(c.DSN)
 		if err != nil {
 			return nil, errors.New("a DSN is wanted, as in user:password@tcp(host:3306)/database, or private, or auto: " + err.Error())
-		}
-		if strings.Contains(config.TLSConfig, "true") || config.TLS != nil {
-			return nil, errors.New("a DSN with tls is not supported")
 		}
 		s.config, s.private, s.chosen = ours(config), nil, true
 	}
