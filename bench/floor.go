@@ -42,6 +42,15 @@ func serveFloor(kind string, args []string) error {
 			return err
 		}
 		ready.Address = address
+	case "proxy":
+		if len(args) != 1 {
+			return errors.New("needs an app's URL")
+		}
+		address, err := serveProxyFloor(args[0])
+		if err != nil {
+			return err
+		}
+		ready.Address = address
 	case "sql":
 		if len(args) != 1 {
 			return errors.New("needs a DSN")

@@ -24,6 +24,7 @@ func serveHTTPFloor() (address string, err error) {
 	mux.HandleFunc("POST /command", floorCommand)
 	mux.HandleFunc("GET /pty", floorPTY)
 	mux.HandleFunc("GET /message", floorMessage)
+	mux.HandleFunc("GET /bytes", floorBytes)
 	mux.HandleFunc("GET /files/download", floorDownload)
 	mux.HandleFunc("POST /files/upload", floorUpload)
 	mux.HandleFunc("GET /files/info", floorInfo)

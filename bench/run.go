@@ -18,7 +18,7 @@ type benchmark struct {
 
 func benchmarks() []benchmark {
 	return slices.Concat(commandBenchmarks(), streamBenchmarks(), codeBenchmarks(), kernelBenchmarks(), sqlBenchmarks(), idleBenchmarks(),
-		backgroundBenchmarks(), sessionBenchmarks(), ptyBenchmarks(), fileBenchmarks(), soakBenchmarks())
+		backgroundBenchmarks(), sessionBenchmarks(), ptyBenchmarks(), fileBenchmarks(), proxyBenchmarks(), soakBenchmarks())
 }
 
 // unavailable is returned by a benchmark of something that this celld doesn't have.

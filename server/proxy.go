@@ -34,6 +34,9 @@ const (
 	// that no request goes into one that is being closed.
 	proxyIdle   = time.Second
 	proxyBuffer = 64 << 10 // bytes
+	// proxySmall is the length of the largest answer whose header waits for the first of its body, so that both go in one
+	// write, in bytes.
+	proxySmall = 4 << 10
 )
 
 // proxy sends requests below /proxy/{port}/ and /absproxy/{port}/ to 127.0.0.1:port. These are no routes: the path goes on
@@ -193,11 +196,10 @@ func (p *proxy) serve(c echo.Context, t target) error {
 	}
 	var failed error
 	rp := httputil.ReverseProxy{
-		Transport:     p.transport,
-		FlushInterval: -1, // what the app has sent is sent on
-		BufferPool:    p,
-		ErrorLog:      p.s.errorLog,
-		Rewrite:       func(pr *httputil.ProxyRequest) { p.s.rewrite(pr, &t) },
+		Transport:  p.transport,
+		BufferPool: p,
+		ErrorLog:   p.s.errorLog,
+		Rewrite:    func(pr *httputil.ProxyRequest) { p.s.rewrite(pr, &t) },
 		ModifyResponse: func(resp *http.Response) error {
 			if resp.Header.Get(headerRequestID) != "" {
 				w.Header().Del(headerRequestID) // the app's instead
@@ -325,6 +327,8 @@ type proxyWriter struct {
 	http.ResponseWriter
 	c   echo.Context
 	ctx context.Context // of this one request, which the connection must not outlive once it is no longer HTTP's
+
+	left int64 // bytes of the body that are to come, as far as they have been told; ReverseProxy flushes what has no length
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -337,6 +341,21 @@ func (w *proxyWriter) WriteHeader(status int) {
 		}
 	}
 	w.ResponseWriter.WriteHeader(status)
+	if status < 200 {
+		return
+	}
+	if w.left, _ = strconv.ParseInt(h.Get("Content-Length"), 10, 64); w.left > proxySmall {
+		http.NewResponseController(w).Flush()
+	}
+}
+
+// Write implements http.ResponseWriter. What the app has sent goes on at once; the end goes with the end of the answer.
+func (w *proxyWriter) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	if w.left -= int64(n); err == nil && w.left > 0 {
+		err = http.NewResponseController(w).Flush()
+	}
+	return n, err
 }
 
 // Hijack implements http.Hijacker.

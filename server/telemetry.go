@@ -25,6 +25,9 @@ var knownMethods = map[string]bool{
 	http.MethodPatch: true, http.MethodPost: true, http.MethodPut: true, http.MethodTrace: true,
 }
 
+// otherMethod stands for those.
+const otherMethod = "_OTHER"
+
 // durations are the buckets that the conventions advise, and longer ones for streams.
 var durations = metric.WithExplicitBucketBoundaries(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 60, 600, 3600)
 
@@ -41,27 +44,27 @@ func (s *Server) telemetry(tracer trace.Tracer, meter metric.Meter) echo.Middlew
 	// One that can't be made is reported to the error handler and does nothing.
 	duration, _ := httpconv.NewServerRequestDuration(meter, durations)
 	active, _ := httpconv.NewServerActiveRequests(meter)
+	opens := map[string]metric.AddOption{} // by method; made once, since each request needs its own twice
+	for method := range knownMethods {
+		opens[method] = metric.WithAttributeSet(attribute.NewSet(semconv.HTTPRequestMethodKey.String(method), semconv.URLScheme("http")))
+	}
+	opens[otherMethod] = metric.WithAttributeSet(attribute.NewSet(semconv.HTTPRequestMethodKey.String(otherMethod), semconv.URLScheme("http")))
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			r, began := c.Request(), time.Now()
-			method, scheme := r.Method, semconv.URLScheme("http")
+			method := r.Method
 			if !knownMethods[method] {
-				method = "_OTHER"
+				method = otherMethod
 			}
-			if r.TLS != nil {
-				scheme = semconv.URLScheme("https")
-			}
-			name := semconv.HTTPRequestMethodKey.String(method)
 			ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-			ctx, span := tracer.Start(ctx, spanName(method, ""), trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
-				name, scheme, semconv.NetworkProtocolVersion(fmt.Sprintf("%d.%d", r.ProtoMajor, r.ProtoMinor))))
+			ctx, span := tracer.Start(ctx, spanName(method, ""), trace.WithSpanKind(trace.SpanKindServer))
 			c.SetRequest(r.WithContext(ctx))
-			open := attribute.NewSet(name, scheme)
-			active.AddSet(ctx, 1, open)
+			open := opens[method]
+			active.Inst().Add(ctx, 1, open)
 			finished := false // or panics, which cuts the connection
 			defer func() {
-				active.AddSet(ctx, -1, open)
-				tags := []attribute.KeyValue{name, scheme}
+				active.Inst().Add(ctx, -1, open)
+				tags := append(make([]attribute.KeyValue, 0, 6), semconv.HTTPRequestMethodKey.String(method), semconv.URLScheme("http"))
 				route := routeOf(c)
 				if route != "" {
 					tags = append(tags, semconv.HTTPRoute(route))
@@ -78,8 +81,10 @@ func (s *Server) telemetry(tracer trace.Tracer, meter metric.Meter) echo.Middlew
 				default:
 					tags = append(tags, semconv.HTTPResponseStatusCode(status))
 				}
-				span.SetName(spanName(method, route))
-				span.SetAttributes(tags...)
+				if span.IsRecording() {
+					span.SetName(spanName(method, route))
+					span.SetAttributes(append(tags, semconv.NetworkProtocolVersion(fmt.Sprintf("%d.%d", r.ProtoMajor, r.ProtoMinor)))...)
+				}
 				span.End()
 				duration.RecordSet(ctx, time.Since(began).Seconds(), attribute.NewSet(tags...))
 			}()
@@ -94,7 +99,7 @@ func (s *Server) telemetry(tracer trace.Tracer, meter metric.Meter) echo.Middlew
 
 // spanName is as the conventions have it.
 func spanName(method, route string) string {
-	return strings.TrimSpace(strings.Replace(method, "_OTHER", "HTTP", 1) + " " + route)
+	return strings.TrimSpace(strings.Replace(method, otherMethod, "HTTP", 1) + " " + route)
 }
 
 // routeOf is the route that a request has taken, as openapi.yaml writes it; "" for none.

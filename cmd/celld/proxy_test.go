@@ -161,12 +161,12 @@ func proxiedStreams(d *daemon) {
 		c.EnableFullDuplex()
 		w.Header().Set("Content-Type", "application/octet-stream")
 		if r.URL.Path == "/sized" {
-			w.Header().Set("Content-Length", "40")
+			w.Header().Set("Content-Length", "40000")
 		}
 		w.Header().Set("Trailer", "X-Sum")
 		w.WriteHeader(200)
 		c.Flush()
-		buf := make([]byte, 10)
+		buf := make([]byte, 10_000)
 		for n := 0; ; n++ {
 			if _, err := io.ReadFull(r.Body, buf); err != nil {
 				w.Header().Set("X-Sum", fmt.Sprint(n))
@@ -188,11 +188,11 @@ func proxiedStreams(d *daemon) {
 			d.t.Fatal(err)
 		}
 		for n := range 4 {
-			piece := fmt.Sprintf("piece %03d\n", n)
+			piece := strings.Repeat(fmt.Sprintf("piece %03d\n", n), 1000)
 			io.WriteString(send, piece)
-			got := make([]byte, 10)
+			got := make([]byte, 10_000)
 			if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != piece {
-				d.t.Fatalf("%s: got %q %v for %q", path, got, err, piece)
+				d.t.Fatalf("%s: got %d bytes wrong: %v", path, len(got), err)
 			}
 		}
 		send.Close()

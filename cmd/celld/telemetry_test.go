@@ -38,8 +38,9 @@ func newOTLP(t *testing.T) *otlp {
 		body, err := io.ReadAll(r.Body)
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		switch r.URL.Path {
-		case "/v1/traces":
+		switch {
+		case err != nil:
+		case r.URL.Path == "/v1/traces":
 			var q collector.ExportTraceServiceRequest
 			err = proto.Unmarshal(body, &q)
 			for _, rs := range q.ResourceSpans {
@@ -47,7 +48,7 @@ func newOTLP(t *testing.T) *otlp {
 					o.spans = append(o.spans, ss.Spans...)
 				}
 			}
-		case "/v1/metrics":
+		case r.URL.Path == "/v1/metrics":
 			var q metrics.ExportMetricsServiceRequest
 			err = proto.Unmarshal(body, &q)
 			for _, rm := range q.ResourceMetrics {
