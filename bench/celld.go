@@ -32,7 +32,7 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return filepath.Dir(mod), nil
 }
 
-// copyCelld copies bin/celld below root, which it builds when it isn't there, into dir: who builds celld anew meanwhile
+// copyCelld copies bin/celld below root and its kernel for Go, which it builds when celld isn't there, into dir: who builds celld anew meanwhile
 // doesn't change what is measured.
 func copyCelld(ctx context.Context, root, dir string) (string, error) {
 	binary := filepath.Join(root, "bin/celld")
@@ -43,12 +43,16 @@ func copyCelld(ctx context.Context, root, dir string) (string, error) {
 			return "", fmt.Errorf("build celld: %w", err)
 		}
 	}
-	text, err := os.ReadFile(binary)
-	if err != nil {
-		return "", err
+	for _, name := range []string{"celld", "celld-gokernel"} { // celld finds that beside itself
+		text, err := os.ReadFile(filepath.Join(filepath.Dir(binary), name))
+		if err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o755); err != nil {
+			return "", err
+		}
 	}
-	name := filepath.Join(dir, "celld")
-	return name, os.WriteFile(name, text, 0o755)
+	return filepath.Join(dir, "celld"), nil
 }
 
 // daemon is a celld of this benchmark's own.

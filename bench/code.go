@@ -71,6 +71,9 @@ func (r *run) jupyterFloor() (*floor, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
+	if err := r.goKernelspec(dir); err != nil {
+		return nil, err
+	}
 	return r.floor("jupyter", r.python(), filepath.Join(r.root, "jupyter/launch.py"), dir)
 }
 

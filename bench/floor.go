@@ -20,6 +20,7 @@ type job struct {
 	Text    string // a command or a cell
 	N       int    // how often, all clients together
 	Clients int
+	Kernel  string // of a Jupyter floor: the kernelspec; empty: Python's
 }
 
 // result answers a job.

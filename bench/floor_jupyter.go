@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -33,9 +34,10 @@ type jupyterFloor struct {
 // startJupyter starts a server in dir and returns when it listens.
 func startJupyter(python, script, dir string) (*jupyterFloor, error) {
 	f := &jupyterFloor{dir: dir, token: rand.Text()}
+	prefix := filepath.Join(filepath.Dir(python), "../..") // whose kernels are those of celld
 	type section = map[string]any
 	settings := object("dir", dir, "marker", "", "marker_env", "BENCH",
-		"setup_env", section{"JUPYTER_NO_CONFIG": "1", "JUPYTER_CONFIG_DIR": dir, "JUPYTER_RUNTIME_DIR": dir, "JUPYTER_PATH": ""},
+		"setup_env", section{"JUPYTER_NO_CONFIG": "1", "JUPYTER_CONFIG_DIR": dir, "JUPYTER_RUNTIME_DIR": dir, "JUPYTER_PATH": dir + ":" + prefix},
 		"config", section{
 			"ServerApp": section{"sock": f.socket(), "sock_mode": "0600", "root_dir": "/",
 				"open_browser": false, "allow_root": true, "terminals_enabled": false, "log_level": "WARN",
@@ -86,7 +88,7 @@ func (f *jupyterFloor) job(j job) (result, error) {
 			index <- i
 		}
 		r, err := timed(j.N, j.N, func(int) error {
-			k, err := f.open()
+			k, err := f.open(cmp.Or(j.Kernel, "python3"))
 			if err != nil {
 				return err
 			}
@@ -147,13 +149,13 @@ func (f *jupyterFloor) rest(method, path, body string, x any) error {
 	return json.NewDecoder(resp.Body).Decode(x)
 }
 
-func (f *jupyterFloor) open() (*bareKernel, error) {
+func (f *jupyterFloor) open(kernel string) (*bareKernel, error) {
 	var made struct {
 		ID     string
 		Kernel struct{ ID string }
 	}
 	name := rand.Text()
-	body := object("path", name+".ipynb", "name", name, "type", "notebook", "kernel", map[string]string{"name": "python3"})
+	body := object("path", name+".ipynb", "name", name, "type", "notebook", "kernel", map[string]string{"name": kernel})
 	if err := f.rest(http.MethodPost, "/api/sessions", body, &made); err != nil {
 		return nil, err
 	}

@@ -17,8 +17,8 @@ filetype=1.2.0 # of bash_kernel; the rest is in the Python environment
 mkdir -p "$prefix/kernels"
 prefix=$(cd "$prefix" && pwd -P) # kernelspecs must not go through a link
 kernels=$prefix/kernels
-# Anew when this script or the prefix is another.
-stamp=$(printf '%s' "$prefix" | cat "$0" - | sha256sum)
+# Anew when this script, what it copies or the prefix is another.
+stamp=$(printf '%s' "$prefix" | cat "$0" "$(dirname "$0")/tslab-sockets.js" - | sha256sum)
 
 is_done() { [ "$(cat "$kernels/.$1" 2>/dev/null)" = "$stamp" ]; }
 finish() { printf '%s\n' "$stamp" >"$kernels/.$1"; }
@@ -56,6 +56,7 @@ if ! is_done node; then
     say "installing tslab"
     # A local install would break every console.*, hence -g.
     npm install -g --prefix "$prefix/tslab" --no-audit --no-fund --loglevel=error "tslab@$tslab" </dev/null
+    cp "$(dirname "$0")/tslab-sockets.js" "$prefix/tslab/sockets.js"
     typescript=$("$node" -p 'require(process.argv[1]).version' \
       "$prefix/tslab/lib/node_modules/tslab/node_modules/@tslab/typescript-for-tslab/package.json")
     for language in javascript typescript; do
@@ -63,7 +64,7 @@ if ! is_done node; then
       [ $language = typescript ] || js='"--js", ' version="Node.js $("$node" --version)"
       spec $language <<EOF
 {
- "argv": ["$node", "$prefix/tslab/bin/tslab", "kernel", $js"--config-path", "{connection_file}"],
+ "argv": ["$node", "-r", "$prefix/tslab/sockets.js", "$prefix/tslab/bin/tslab", "kernel", $js"--config-path", "{connection_file}"],
  "display_name": "$language (tslab)",
  "language": "$language",
  "metadata": {"celld": {"kernel": "tslab $tslab", "version": "$version"}}
