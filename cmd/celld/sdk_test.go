@@ -99,5 +99,6 @@ func TestPublicSDKs(t *testing.T) {
 		}
 	}
 	run("python languages", python, "testdata/sdk/languages.py", "sync")
+	run("python sql", python, "testdata/sdk/sql.py", "sync")
 	run("javascript", "node", "testdata/sdk/sandbox.mjs", sdkDir(t, "node"))
 }
