@@ -17,7 +17,7 @@ type benchmark struct {
 }
 
 func benchmarks() []benchmark {
-	return slices.Concat(commandBenchmarks(), streamBenchmarks(), codeBenchmarks(), kernelBenchmarks(), languageBenchmarks(), sqlBenchmarks(), idleBenchmarks(),
+	return slices.Concat(commandBenchmarks(), streamBenchmarks(), writerBenchmarks(), codeBenchmarks(), kernelBenchmarks(), languageBenchmarks(), sqlBenchmarks(), idleBenchmarks(),
 		backgroundBenchmarks(), sessionBenchmarks(), ptyBenchmarks(), fileBenchmarks(), proxyBenchmarks(), soakBenchmarks())
 }
 

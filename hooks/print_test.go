@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -93,4 +94,54 @@ func TestARecorderRemembersEverything(t *testing.T) {
 	if time.Since(r.Init.Time) > time.Hour || r.Complete.Time.Before(r.Init.Time) {
 		t.Fatalf("init at %v, complete at %v", r.Init.Time, r.Complete.Time)
 	}
+}
+
+// TestPrintToBadReaders: one that goes away inside a line, one that takes nothing and one that is flooded; none of them
+// is another's affair.
+func TestPrintToBadReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := begin(Config{})
+		ends := make([]chan error, 3)
+		reads, writes := make([]*io.PipeReader, 3), make([]*io.PipeWriter, 3)
+		for i := range ends {
+			reads[i], writes[i] = io.Pipe()
+			ends[i] = follow(t.Context(), j, 0, Print(writes[i]))
+		}
+		all := make(chan string, 1)
+		go func() {
+			text, err := io.ReadAll(reads[0])
+			if err != nil {
+				t.Error(err)
+			}
+			all <- string(text)
+		}()
+		if _, err := io.ReadFull(reads[1], make([]byte, 3)); err != nil {
+			t.Fatal(err)
+		}
+		reads[1].Close()
+		if err := <-ends[1]; !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("the one that went away: %v", err)
+		}
+		line := strings.Repeat("x", 99)
+		const lines = 100_000
+		began := time.Now()
+		for range lines {
+			j.OnStdout(Output{Data: []byte(line + "\n")})
+		}
+		j.OnComplete(Complete{})
+		if took := time.Since(began); took != StallTimeout {
+			t.Errorf("the program waited %v", took)
+		}
+		reads[2].Close()
+		if err := <-ends[2]; !errors.Is(err, io.ErrClosedPipe) && !errors.Is(err, ErrStalled) {
+			t.Errorf("the one that took nothing: %v", err)
+		}
+		if err := <-ends[0]; err != nil {
+			t.Error(err)
+		}
+		writes[0].Close()
+		if n := strings.Count(<-all, "stdout    "+line+"\n"); n != lines {
+			t.Errorf("%d lines of %d", n, lines)
+		}
+	})
 }

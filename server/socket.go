@@ -17,11 +17,11 @@ import (
 
 // Limits of a shared connection.
 const (
-	maxSocketRuns  = 4096             // executions followed at the same time
-	socketTurn     = 128 << 10        // bytes of one execution that are sent before it is another's turn
-	lagGrace       = 30 * time.Second // for a client that has taken nothing to learn, when it comes back, that it was given up
-	maxWaitingOps  = 8 << 20          // bytes of input that wait for one program
-	countWaitingOp = 64               // what an operation without data counts for
+	maxSocketRuns  = 4096        // executions followed at the same time
+	socketTurn     = 128 << 10   // bytes of one execution that are sent before it is another's turn
+	lagGrace       = time.Minute // for a client that has taken nothing to learn, when it comes back, that it was given up
+	maxWaitingOps  = 8 << 20     // bytes of input that wait for one program
+	countWaitingOp = 64          // what an operation without data counts for
 )
 
 // socket is GET /ws: many executions on one connection. One goroutine reads what the client asks for, and never waits

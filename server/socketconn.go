@@ -2,10 +2,8 @@ package server
 
 import (
 	"bufio"
-	"errors"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,8 +12,8 @@ import (
 // socketBatch is how much a socketConn sends at once, in bytes.
 const socketBatch = 64 << 10
 
-// socketConn is the connection under a WebSocket whose messages are sent in batches. Sending fails when the client has
-// taken nothing for writeTimeout, however much there is to send; what then hasn't been sent is kept, so that
+// socketConn is the connection under a WebSocket whose messages are sent in batches. Sending fails when the client
+// takes less than a batch within writeTimeout, however much there is to send; what then hasn't been sent is kept, so that
 // the connection can still be closed in good order if the client comes back. Deadlines of writes are its own.
 type socketConn struct {
 	net.Conn
@@ -86,13 +84,11 @@ func (c *socketConn) sendHeld() error {
 		c.Conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 		n, err := c.Conn.Write(p[:min(len(p), socketBatch)])
 		p = p[n:]
-		if n > 0 {
-			c.accepted.Store(time.Now().UnixNano())
-		}
-		if err != nil && (n == 0 || !errors.Is(err, os.ErrDeadlineExceeded)) {
+		if err != nil {
 			c.held, c.err = append(c.held[:0], p...), err
 			return err
 		}
+		c.accepted.Store(time.Now().UnixNano())
 	}
 	if c.held = c.held[:0]; cap(c.held) > maxKeptBuffer {
 		c.held = nil

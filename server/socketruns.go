@@ -287,6 +287,9 @@ func (k *socket) follow(q *message, mode hooks.Mode, ends bool, get func() (*bac
 		defer w.release()
 		if err := k.send(e, q, w); err != nil {
 			w.release()
+			if errors.Is(err, hooks.ErrStalled) { // nobody on this connection has been taken anything from
+				k.end(errLagging)
+			}
 			k.give(k.refusal(q.Op, q.Ref, err))
 			if ends {
 				e.Stop(backends.ErrClientGone)
