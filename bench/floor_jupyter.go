@@ -203,6 +203,7 @@ func (k *bareKernel) run(code string) (printed int64, err error) {
 	if err := k.conn.WriteMessage(websocket.BinaryMessage, msg); err != nil {
 		return 0, err
 	}
+	said := "" // last, for the error
 	for replied, idle := false, false; !replied || !idle; {
 		_, msg, err := k.conn.ReadMessage()
 		if err != nil {
@@ -237,12 +238,13 @@ func (k *bareKernel) run(code string) (printed int64, err error) {
 		switch header.Type {
 		case "execute_reply":
 			if replied = true; content.Status != "ok" {
-				return printed, fmt.Errorf("the cell's status is %q", content.Status)
+				return printed, fmt.Errorf("the cell's status is %q: %.300s", content.Status, said)
 			}
 		case "status":
 			idle = idle || content.ExecutionState == "idle"
 		case "stream":
 			printed += int64(len(content.Text))
+			said = content.Text
 		}
 	}
 	return printed, nil
