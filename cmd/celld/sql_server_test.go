@@ -248,6 +248,11 @@ func testOwnServer(t *testing.T, d *daemon) {
 	}
 	again := start(t, launch{data: d.data})
 	again.answers("SELECT n FROM kept", "n", row{"7"})
+
+	again.cmd.Process.Kill() // and its server with it
+	<-again.done
+	again.cmd.Wait()
+	start(t, launch{data: d.data}).answers("SELECT n FROM kept", "n", row{"7"})
 }
 
 func TestSQLAsAnotherUserAndWithoutAServer(t *testing.T) {
