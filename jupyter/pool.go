@@ -148,7 +148,7 @@ func (p *pool) add(ctx context.Context, r *rack) error {
 		select {
 		case <-c.lost:
 			p.server.suspect(k.usedClient()) // before anybody finds the rack empty
-			if p.remove(r, k) { // nobody has taken it
+			if p.remove(r, k) {              // nobody has taken it
 				p.drop(k)
 			}
 		case <-p.closed:
