@@ -17,9 +17,12 @@ const maxAnswer = 1 << 20
 // maxAnswerResults is how much of the results it carries, in bytes; those that come after it are left out.
 const maxAnswerResults = 16 << 20
 
-// oneAnswer collects a whole run and sends it as one JSON object. It implements hooks.Writer.
+// oneAnswer collects a whole run and sends it as one JSON object. The header goes out when the run has begun, and then a
+// line end, which means nothing in JSON, after each silence: who waits for either sees that celld is there. It
+// implements hooks.Writer and hooks.Idler.
 type oneAnswer struct {
 	c         echo.Context
+	control   *http.ResponseController
 	enc       encoder // for results and errors, which look as they do in events
 	id        string  // of the execution
 	after     int64   // what is at or before it is known to the client
@@ -31,10 +34,13 @@ type oneAnswer struct {
 	failure   json.RawMessage
 	exit      *int
 	took      time.Duration
+	begun     bool // the header is out
+	over      bool // the terminal event was seen
 }
 
 func newAnswer(c echo.Context, e *backends.Execution, after int64) *oneAnswer {
-	return &oneAnswer{c: c, id: e.ID, after: after, started: e.Started}
+	c.Response().Committed = true // errors can't be answered from here on
+	return &oneAnswer{c: c, control: http.NewResponseController(c.Response().Writer), id: e.ID, after: after, started: e.Started}
 }
 
 // OnInit implements hooks.Hooks.
@@ -78,16 +84,40 @@ func (a *oneAnswer) OnError(e hooks.Failure) {
 	a.enc.buf = nil
 	a.enc.failure(&e.ExecError)
 	a.failure = a.enc.buf[len(`,"error":`):]
-	a.exit, a.took = e.ExitCode, e.Time.Sub(a.started)
+	a.exit, a.took, a.over = e.ExitCode, e.Time.Sub(a.started), true
 }
 
 // OnComplete implements hooks.Hooks.
 func (a *oneAnswer) OnComplete(e hooks.Complete) {
-	a.exit, a.took = e.ExitCode, e.Duration
+	a.exit, a.took, a.over = e.ExitCode, e.Duration, true
 }
 
 // Flush implements hooks.Writer.
-func (a *oneAnswer) Flush() error { return nil }
+func (a *oneAnswer) Flush() error {
+	if a.begun || a.over {
+		return nil
+	}
+	a.begin()
+	return a.control.Flush()
+}
+
+// Idle implements hooks.Idler.
+func (a *oneAnswer) Idle() error {
+	if !a.begun {
+		a.begin()
+	}
+	if err := send(a.c.Response().Writer, a.control, newline, nil); err != nil {
+		return err
+	}
+	return a.control.Flush()
+}
+
+func (a *oneAnswer) begin() {
+	a.begun = true
+	w := a.c.Response().Writer
+	w.Header().Set("Content-Type", typeJSON)
+	w.WriteHeader(http.StatusOK)
+}
 
 // finish sends the answer.
 func (a *oneAnswer) finish() error {
@@ -118,7 +148,13 @@ func (a *oneAnswer) finish() error {
 		e.flag("truncated", true)
 	}
 	e.raw("}")
-	return a.c.Blob(http.StatusOK, echo.MIMEApplicationJSON, e.buf)
+	if !a.begun {
+		a.begin()
+	}
+	if err := send(a.c.Response().Writer, a.control, e.buf, nil); err != nil {
+		return abort(a.c)
+	}
+	return nil
 }
 
 // excerpt keeps the beginning and the end of a stream, half of maxAnswer each.

@@ -108,14 +108,8 @@ func (s *stream) Flush() error {
 	if !s.started {
 		s.start()
 	}
-	for b := s.buf; len(b) > 0; {
-		part := b[:min(len(b), 4*hooks.FlushBytes)]
-		b = b[len(part):]
-		s.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // no deadlines on this writer: nothing to set
-		if _, err := s.w.Write(part); err != nil {
-			return err
-		}
-		s.accepted.Store(time.Now().UnixNano())
+	if err := send(s.w, s.control, s.buf, &s.accepted); err != nil {
+		return err
 	}
 	if s.buf = s.buf[:0]; cap(s.buf) > maxKeptBuffer {
 		s.buf = nil
@@ -124,6 +118,23 @@ func (s *stream) Flush() error {
 		return nil // net/http sends it with the end of the answer, in one write
 	}
 	return s.control.Flush()
+}
+
+// send writes b in parts, each of which the client has to take within writeTimeout. accepted, if not nil, is told when it
+// did.
+func send(w http.ResponseWriter, control *http.ResponseController, b []byte, accepted *atomic.Int64) error {
+	for len(b) > 0 {
+		part := b[:min(len(b), 4*hooks.FlushBytes)]
+		b = b[len(part):]
+		control.SetWriteDeadline(time.Now().Add(writeTimeout)) // no deadlines on this writer: nothing to set
+		if _, err := w.Write(part); err != nil {
+			return err
+		}
+		if accepted != nil {
+			accepted.Store(time.Now().UnixNano())
+		}
+	}
+	return nil
 }
 
 // Accepted implements hooks.Pacer.

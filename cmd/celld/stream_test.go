@@ -23,6 +23,8 @@ import (
 func TestStreams(t *testing.T) {
 	d := start(t, launch{})
 	quiet := d.open("/command", m{"command": "sleep 15; echo end"}) // goes on beside the others
+	one := d.do("POST", "/command", m{"command": "sleep 15; echo end"}, "Accept", "application/json")
+	defer one.Body.Close() // its header has come
 	t.Run("side by side", func(t *testing.T) {
 		d.in(t).each(t, map[string]func(*daemon){
 			"lines survive a hundred cuts":                   cutLines,
@@ -58,6 +60,9 @@ func TestStreams(t *testing.T) {
 		if e.Type == "stdout" {
 			break
 		}
+	}
+	if text, err := io.ReadAll(one.Body); err != nil || !strings.HasPrefix(string(text), "\n") || !strings.Contains(string(text), `"stdout":"end\n"`) {
+		t.Errorf("one answer after 15 s of silence: %q, %v", text, err)
 	}
 	if pings != 1 {
 		t.Errorf("%d pings in 15 s of silence", pings)
