@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gorilla/websocket"
 )
@@ -86,6 +87,7 @@ func TestProxiedVite(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
+	conn.SetReadDeadline(time.Now().Add(patience))
 	var said struct {
 		Type    string
 		Updates []struct{ Path string }
@@ -138,6 +140,7 @@ func TestProxiedJupyterLab(t *testing.T) {
 		t.Fatal(err, resp)
 	}
 	defer conn.Close()
+	conn.SetReadDeadline(time.Now().Add(patience))
 	header := m{"msg_id": "m1", "msg_type": "execute_request", "username": "", "session": "s", "version": "5.3", "date": "2026-01-01T00:00:00Z"}
 	if err := conn.WriteJSON(m{"channel": "shell", "header": header, "parent_header": m{}, "metadata": m{},
 		"content": m{"code": "6*7", "silent": false, "store_history": true, "user_expressions": m{}, "allow_stdin": false, "stop_on_error": true}}); err != nil {
