@@ -41,7 +41,7 @@ type Controller struct {
 	log      *slog.Logger
 	runs     sync.WaitGroup
 	contexts *contexts
-	tell     instruments
+	tell     *instruments
 
 	begun chan struct{} // closed: of executions that begin at once
 
@@ -249,7 +249,7 @@ func (c *Controller) waitAndDo(ctx context.Context, e *Execution, run *Run, turn
 func (c *Controller) waitFor(ctx context.Context, e *Execution, turn *place) error {
 	ctx, done := c.tell.step(ctx, "wait")
 	err := turn.wait(ctx)
-	c.tell.waited.Record(ctx, time.Since(e.Started).Seconds(), metric.WithAttributes(e.attributes()...))
+	c.tell.waited.Record(ctx, time.Since(e.Started).Seconds(), c.tell.set(labels{kind: e.Kind, language: e.Language}))
 	done(err)
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"sync"
 	"time"
 
 	"github.com/celld/celld/hooks"
@@ -30,20 +31,23 @@ type instruments struct {
 	duration metric.Float64Histogram // seconds, as is waited
 	waited   metric.Float64Histogram
 	output   metric.Int64Counter // bytes
+
+	mu   sync.Mutex
+	sets map[labels]metric.MeasurementOption
 }
 
 // seconds are the buckets of times: a builtin in a session takes a millisecond, a training run hours.
 var seconds = metric.WithExplicitBucketBoundaries(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 
 // newInstruments makes the instruments and lets the meter ask c for what is open. With neither tracer nor meter they do nothing.
-func newInstruments(tracer trace.Tracer, meter metric.Meter, c *Controller) instruments {
+func newInstruments(tracer trace.Tracer, meter metric.Meter, c *Controller) *instruments {
 	if tracer == nil {
 		tracer = nooptrace.NewTracerProvider().Tracer("") // hands on the context it is given
 	}
 	if meter == nil {
 		meter = noopmetric.NewMeterProvider().Meter("")
 	}
-	i := instruments{tracer: tracer}
+	i := &instruments{tracer: tracer, sets: map[labels]metric.MeasurementOption{}}
 	// An instrument that can't be made is reported to the error handler and does nothing.
 	i.count, _ = meter.Int64Counter("celld.executions", metric.WithUnit("{execution}"), metric.WithDescription("Executions that ended."))
 	i.duration, _ = meter.Float64Histogram("celld.execution.duration", metric.WithUnit("s"), seconds,
@@ -105,20 +109,34 @@ func (cs *contexts) observeSessions(_ context.Context, o metric.Int64Observer) e
 	return nil
 }
 
-// attributes name what ran, for metrics: few values each.
-func (e *Execution) attributes() []attribute.KeyValue {
-	a := []attribute.KeyValue{attribute.String(attrKind, e.Kind)}
-	if e.Language != "" {
-		a = append(a, attribute.String(attrLanguage, e.Language))
+// labels name what ran, and where it has ended how, for metrics: few values each.
+type labels struct{ kind, language, outcome string }
+
+// set returns the attributes, which are made once: each execution needs some several times.
+func (i *instruments) set(l labels) metric.MeasurementOption {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if known, ok := i.sets[l]; ok {
+		return known
 	}
-	return a
+	a := []attribute.KeyValue{attribute.String(attrKind, l.kind)}
+	if l.language != "" {
+		a = append(a, attribute.String(attrLanguage, l.language))
+	}
+	if l.outcome != "" {
+		a = append(a, attribute.String(attrOutcome, l.outcome))
+	}
+	made := metric.WithAttributeSet(attribute.NewSet(a...))
+	i.sets[l] = made
+	return made
 }
 
 // ended counts an execution that has ended.
 func (i *instruments) ended(ctx context.Context, e *Execution, took time.Duration, bytes int64) {
-	a := e.attributes()
-	i.output.Add(ctx, bytes, metric.WithAttributes(a...))
-	set := metric.WithAttributeSet(attribute.NewSet(append(a, attribute.String(attrOutcome, outcomeClass(ctx, e.Outcome().Failure)))...))
+	l := labels{kind: e.Kind, language: e.Language}
+	i.output.Add(ctx, bytes, i.set(l))
+	l.outcome = outcomeClass(ctx, e.Outcome().Failure)
+	set := i.set(l)
 	i.count.Add(ctx, 1, set)
 	i.duration.Record(ctx, took.Seconds(), set)
 }

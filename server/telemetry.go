@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -44,11 +45,7 @@ func (s *Server) telemetry(tracer trace.Tracer, meter metric.Meter) echo.Middlew
 	// One that can't be made is reported to the error handler and does nothing.
 	duration, _ := httpconv.NewServerRequestDuration(meter, durations)
 	active, _ := httpconv.NewServerActiveRequests(meter)
-	opens := map[string]metric.AddOption{} // by method; made once, since each request needs its own twice
-	for method := range knownMethods {
-		opens[method] = metric.WithAttributeSet(attribute.NewSet(semconv.HTTPRequestMethodKey.String(method), semconv.URLScheme("http")))
-	}
-	opens[otherMethod] = metric.WithAttributeSet(attribute.NewSet(semconv.HTTPRequestMethodKey.String(otherMethod), semconv.URLScheme("http")))
+	sets := attributeSets{known: map[requestLabels]metric.MeasurementOption{}}
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			r, began := c.Request(), time.Now()
@@ -59,34 +56,26 @@ func (s *Server) telemetry(tracer trace.Tracer, meter metric.Meter) echo.Middlew
 			ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 			ctx, span := tracer.Start(ctx, spanName(method, ""), trace.WithSpanKind(trace.SpanKindServer))
 			c.SetRequest(r.WithContext(ctx))
-			open := opens[method]
+			open := sets.of(requestLabels{method: method})
 			active.Inst().Add(ctx, 1, open)
 			finished := false // or panics, which cuts the connection
 			defer func() {
 				active.Inst().Add(ctx, -1, open)
-				tags := append(make([]attribute.KeyValue, 0, 6), semconv.HTTPRequestMethodKey.String(method), semconv.URLScheme("http"))
-				route := routeOf(c)
-				if route != "" {
-					tags = append(tags, semconv.HTTPRoute(route))
-				}
-				status := c.Response().Status
-				switch {
-				case !finished:
-					tags = append(tags, semconv.ErrorTypeKey.String("aborted"))
-					span.SetStatus(codes.Error, "aborted")
-				case status >= 500:
-					tags = append(tags, semconv.ErrorTypeKey.String(strconv.Itoa(status)))
-					span.SetStatus(codes.Error, "")
-					fallthrough
-				default:
-					tags = append(tags, semconv.HTTPResponseStatusCode(status))
+				l := requestLabels{method, routeOf(c), c.Response().Status, ""}
+				if !finished {
+					l.status, l.errorType = 0, "aborted"
+				} else if l.status >= 500 {
+					l.errorType = strconv.Itoa(l.status)
 				}
 				if span.IsRecording() {
-					span.SetName(spanName(method, route))
-					span.SetAttributes(append(tags, semconv.NetworkProtocolVersion(fmt.Sprintf("%d.%d", r.ProtoMajor, r.ProtoMinor)))...)
+					span.SetName(spanName(method, l.route))
+					span.SetAttributes(append(l.attributes(), semconv.NetworkProtocolVersion(fmt.Sprintf("%d.%d", r.ProtoMajor, r.ProtoMinor)))...)
+					if l.errorType != "" {
+						span.SetStatus(codes.Error, "")
+					}
 				}
 				span.End()
-				duration.RecordSet(ctx, time.Since(began).Seconds(), attribute.NewSet(tags...))
+				duration.Inst().Record(ctx, time.Since(began).Seconds(), sets.of(l))
 			}()
 			if err := next(c); err != nil {
 				s.onError(err, c) // so that the status is known
@@ -95,6 +84,44 @@ func (s *Server) telemetry(tracer trace.Tracer, meter metric.Meter) echo.Middlew
 			return nil
 		}
 	}
+}
+
+// requestLabels name a request for metrics: few values each. Those of a request under way are the method alone.
+type requestLabels struct {
+	method, route string
+	status        int // 0: none
+	errorType     string
+}
+
+func (l *requestLabels) attributes() []attribute.KeyValue {
+	a := []attribute.KeyValue{semconv.HTTPRequestMethodKey.String(l.method), semconv.URLScheme("http")}
+	if l.route != "" {
+		a = append(a, semconv.HTTPRoute(l.route))
+	}
+	if l.status != 0 {
+		a = append(a, semconv.HTTPResponseStatusCode(l.status))
+	}
+	if l.errorType != "" {
+		a = append(a, semconv.ErrorTypeKey.String(l.errorType))
+	}
+	return a
+}
+
+// attributeSets makes each set of attributes once, since each request needs two.
+type attributeSets struct {
+	mu    sync.Mutex
+	known map[requestLabels]metric.MeasurementOption
+}
+
+func (s *attributeSets) of(l requestLabels) metric.MeasurementOption {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set, ok := s.known[l]
+	if !ok {
+		set = metric.WithAttributeSet(attribute.NewSet(l.attributes()...))
+		s.known[l] = set
+	}
+	return set
 }
 
 // spanName is as the conventions have it.
