@@ -94,6 +94,9 @@ func (k *socket) control(q *message) error {
 	}
 	k.mu.Unlock()
 	if f == nil {
+		if q.ExecutionID == "" {
+			return &problem{http.StatusNotFound, openapi.ErrorCodeNotFound, fmt.Sprintf("nothing is followed as %q", q.Ref)}
+		}
 		var err error
 		if e, err = k.s.controller.Execution(q.ExecutionID); err != nil {
 			return err
@@ -236,6 +239,9 @@ func (s *Server) socketRequest(q *message, text []byte) (req backends.Request, e
 
 // attach follows an execution that somebody started, from a position on.
 func (k *socket) attach(q *message) error {
+	if q.ExecutionID == "" {
+		return badRequest("execution_id is missing")
+	}
 	e, err := k.s.controller.Execution(q.ExecutionID)
 	if err != nil {
 		return err
@@ -269,7 +275,9 @@ func (k *socket) follow(q *message, mode hooks.Mode, ends bool, get func() (*bac
 	case last:
 		return &problem{http.StatusServiceUnavailable, openapi.ErrorCodeUnavailable, "the server is shutting down"}
 	case taken:
-		return &problem{http.StatusConflict, openapi.ErrorCodeConflict, fmt.Sprintf("ref %q is in use", q.Ref)}
+		ref := q.Ref
+		q.Ref = "" // the error is not of what has it
+		return &problem{http.StatusConflict, openapi.ErrorCodeConflict, fmt.Sprintf("ref %q is in use", ref)}
 	case full:
 		return &problem{http.StatusTooManyRequests, openapi.ErrorCodeLimitExceeded,
 			fmt.Sprintf("%d executions are followed on this connection, which is the limit", maxSocketRuns)}

@@ -271,6 +271,8 @@ func TestSocket(t *testing.T) {
 			`{"op":"run","ref":"x","kind":"command","command":"true","timeout":-1}`:                   400,
 			`{"op":"run","ref":"x","kind":"command","command":"true","cwd":"/no"}`:                    400,
 			`{"op":"run","ref":"x","kind":"session","session_id":"?","command":"true","create":true}`: 400,
+			`{"op":"attach","ref":"x"}`:                                                               400,
+			`{"op":"stdin","ref":"none","data":"x"}`:                                                  404,
 			`{"op":"attach","ref":"x","execution_id":"none"}`:                                         404,
 			`{"op":"interrupt","ref":"none"}`:                                                         404,
 			`{"op":"dance","ref":"x"}`:                                                                400,
@@ -283,6 +285,17 @@ func TestSocket(t *testing.T) {
 				t.Errorf("%s: %+v", text, e)
 			}
 		}
+		s.send(m{"op": "run", "ref": "used", "kind": "command", "command": "cat", "stdin_open": true})
+		s.send(m{"op": "run", "ref": "used", "kind": "command", "command": "true"})
+		e := s.next()
+		if e.Type == "init" {
+			e = s.next()
+		}
+		if e.Status != 409 || e.Op != "run" || e.Ref != "" {
+			t.Errorf("a ref that is in use: %+v", e)
+		}
+		s.send(m{"op": "stdin", "ref": "used", "eof": true})
+		s.rest("used")
 		s.send(m{"op": "ping", "ref": "p"})
 		if e := s.next(); e.Type != "pong" || e.Ref != "p" {
 			t.Errorf("%+v", e)
