@@ -117,7 +117,7 @@ func testSQLStops(t *testing.T, d *daemon) {
 func testSQLLarge(t *testing.T, shared *daemon) {
 	d := shared.unchecked()
 	c := d.sqlContext()
-	s := d.begin(c.ID, "SELECT seq AS n, CONCAT('row ', seq, ' \"é\"') AS text, REPEAT('x', 20) AS x FROM seq_1_to_100000")
+	s := d.begin(c.ID, "SELECT seq AS n, CONCAT('row ', seq, ' \"é\"') AS text, REPEAT('x', 20) AS x FROM seq_1_to_60000")
 	n, pieces, last := 0, 0, false
 	for {
 		e, ok := s.next()
@@ -141,7 +141,7 @@ func testSQLLarge(t *testing.T, shared *daemon) {
 		}
 		last = !e.Partial
 	}
-	if n != 100_000 || !last || pieces < 5 {
+	if n != 60_000 || !last || pieces < 4 {
 		t.Errorf("%d rows in %d pieces, the last seen: %v", n, pieces, last)
 	}
 	if peak := d.peakMemory(); peak > 256<<20 { // this daemon runs under the race detector
@@ -161,7 +161,7 @@ func testSQLLarge(t *testing.T, shared *daemon) {
 	if o.failed() != "DBQueryError" || !strings.Contains(o.end.Error.Evalue, "larger than") {
 		t.Errorf("a row that is too large: %+v", o.end.Error)
 	}
-	if o = d.cell(c.ID, "SELECT REPEAT('z', 10000000)"); o.end.Error != nil || len(o.tables(t)[0].Rows[0][0].(string)) != 10_000_000 {
+	if o = d.cell(c.ID, "SELECT REPEAT('z', 4000000)"); o.end.Error != nil || len(o.tables(t)[0].Rows[0][0].(string)) != 4_000_000 {
 		t.Errorf("a large row: %+v", o.end.Error)
 	}
 }
