@@ -45,7 +45,13 @@ class Notebook:
 
     def interrupt(self, *_):
         """Ends the running cell. It is called wherever the program is, so what it sends goes out on a thread of its own."""
-        threading.Thread(target=self.send, kwargs={"op": "interrupt", "ref": self.running}).start()
+        threading.Thread(target=self.stop).start()
+
+    def stop(self):
+        try:
+            self.send(op="interrupt", ref=self.running)
+        except (websocket.WebSocketException, OSError):
+            pass  # whoever reads from it tells
 
     def show(self, event, ref):
         """Shows one event and tells whether it was the last."""
@@ -62,7 +68,12 @@ class Notebook:
             print("*", event["state"], event.get("detail", ""), file=sys.stderr, flush=True)
         elif kind == "input_request":
             ask = getpass.getpass if event["password"] else input
-            self.send(op="input", ref=ref, value=ask(event["prompt"]))
+            try:
+                self.send(op="input", ref=ref, value=ask(event["prompt"]))
+            except EOFError:  # nobody is there to type
+                self.send(op="interrupt", ref=ref)
+        elif kind == "refused":  # what was asked about the cell could not be done; the cell goes on
+            print("*", event["op"], "refused:", event["error"]["evalue"], file=sys.stderr, flush=True)
         elif kind == "error":
             print("\n".join(event["error"]["traceback"]), file=sys.stderr, flush=True)
         return kind in ("error", "execution_complete")
@@ -81,13 +92,25 @@ def cells(lines):
         yield "".join(cell)
 
 
+def reason(error):
+    """Tells what went wrong, in celld's words where it has answered."""
+    try:
+        return json.loads(error.resp_body)["message"]
+    except (AttributeError, TypeError, ValueError, KeyError):
+        return str(error)
+
+
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    notebook = Notebook(sys.argv[1].rstrip("/"), sys.argv[2] if len(sys.argv) > 2 else "python")
-    signal.signal(signal.SIGINT, notebook.interrupt)
-    for cell in cells(iter(sys.stdin.readline, "")):
-        notebook.run(cell)
+    url = sys.argv[1].rstrip("/")
+    try:
+        notebook = Notebook(url, sys.argv[2] if len(sys.argv) > 2 else "python")
+        signal.signal(signal.SIGINT, notebook.interrupt)
+        for cell in cells(iter(sys.stdin.readline, "")):
+            notebook.run(cell)
+    except (websocket.WebSocketException, OSError, ValueError) as error:
+        sys.exit(f"{url}: {reason(error)}")
 
 
 if __name__ == "__main__":

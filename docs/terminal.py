@@ -16,6 +16,7 @@ import sys
 import termios
 import threading
 import tty
+import urllib.error
 import urllib.request
 
 import websocket
@@ -53,10 +54,13 @@ class Terminal:
 
     def type(self):
         """Sends what is typed until Ctrl-]."""
-        while (data := os.read(0, 65536)) and LEAVE not in data:
-            if not self.view:
-                self.socket.send_binary(b"\x00" + data)
-        self.socket.send_close()
+        try:
+            while (data := os.read(0, 65536)) and LEAVE not in data:
+                if not self.view:
+                    self.socket.send_binary(b"\x00" + data)
+            self.socket.send_close()
+        except (websocket.WebSocketException, OSError):
+            pass  # show tells
 
     def show(self):
         """Shows output until the program ends or the connection is closed, and returns why."""
@@ -83,11 +87,26 @@ class Terminal:
             data = data[os.write(1, data):]
 
 
+def reason(error):
+    """Tells what went wrong, in celld's words where it has answered."""
+    try:
+        body = error.read() if isinstance(error, urllib.error.HTTPError) else error.resp_body
+        return json.loads(body)["message"]
+    except (AttributeError, TypeError, ValueError, KeyError):
+        return str(error)
+
+
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
+    if not (os.isatty(0) and os.isatty(1)):
+        sys.exit("this is for a terminal: stdin or stdout is none")
     rest = [x for x in sys.argv[2:] if x != "--view"]
-    terminal = Terminal(sys.argv[1].rstrip("/"), rest[0] if rest else None, "--view" in sys.argv)
+    url = sys.argv[1].rstrip("/")
+    try:
+        terminal = Terminal(url, rest[0] if rest else None, "--view" in sys.argv)
+    except (websocket.WebSocketException, OSError, ValueError) as error:
+        sys.exit(f"{url}: {reason(error)}")
     saved = termios.tcgetattr(0)
     tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead stays
     try:
@@ -97,7 +116,7 @@ def main():
         threading.Thread(target=terminal.type, daemon=True).start()
         why = terminal.show()
     except (websocket.WebSocketException, OSError) as error:
-        why = str(error)
+        why = reason(error)
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, saved)
     if terminal.exit_code is None:

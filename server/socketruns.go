@@ -54,13 +54,30 @@ type input struct {
 // handle does what a message asks for. It waits for nothing.
 func (k *socket) handle(text []byte) {
 	var q message
-	if err := json.Unmarshal(text, &q); err != nil {
-		k.refuse("", "", badRequest("the message is not the JSON that is wanted here: %v", err))
-		return
+	err := json.Unmarshal(text, &q) // of a field of a wrong type too the others are known
+	if q.Op == "attach" && q.Ref == "" {
+		q.Ref = q.ExecutionID
 	}
-	if err := k.operate(&q, text); err != nil {
+	live := k.uses(q.Ref)
+	if err != nil {
+		err = badRequest("the message is not the JSON that is wanted here: %v", err)
+	} else {
+		err = k.operate(&q, text)
+	}
+	switch {
+	case err == nil:
+	case (q.Op == "run" || q.Op == "attach") && q.Ref != "" && !live:
+		k.reply(k.failure(&q, err))
+	default:
 		k.refuse(q.Op, q.Ref, err)
 	}
+}
+
+// uses says whether something is followed as ref.
+func (k *socket) uses(ref string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.refs[ref] != nil
 }
 
 func (k *socket) operate(q *message, text []byte) error {
@@ -93,10 +110,12 @@ func (k *socket) control(q *message) error {
 		f.stopped = f.stopped || q.Op == "interrupt"
 	}
 	k.mu.Unlock()
-	if f == nil {
-		if q.ExecutionID == "" {
-			return &problem{http.StatusNotFound, openapi.ErrorCodeNotFound, fmt.Sprintf("nothing is followed as %q", q.Ref)}
-		}
+	switch {
+	case q.Ref == "" && q.ExecutionID == "":
+		return badRequest("ref or execution_id is missing")
+	case f == nil && q.ExecutionID == "":
+		return &problem{http.StatusNotFound, openapi.ErrorCodeNotFound, fmt.Sprintf("nothing runs as %q on this connection", q.Ref)}
+	case f == nil:
 		var err error
 		if e, err = k.s.controller.Execution(q.ExecutionID); err != nil {
 			return err
@@ -253,9 +272,6 @@ func (k *socket) attach(q *message) error {
 	if err != nil {
 		return err
 	}
-	if q.Ref == "" {
-		q.Ref = e.ID
-	}
 	return k.follow(q, mode, false, func() (*backends.Execution, error) { return e, nil })
 }
 
@@ -275,9 +291,7 @@ func (k *socket) follow(q *message, mode hooks.Mode, ends bool, get func() (*bac
 	case last:
 		return &problem{http.StatusServiceUnavailable, openapi.ErrorCodeUnavailable, "the server is shutting down"}
 	case taken:
-		ref := q.Ref
-		q.Ref = "" // the error is not of what has it
-		return &problem{http.StatusConflict, openapi.ErrorCodeConflict, fmt.Sprintf("ref %q is in use", ref)}
+		return &problem{http.StatusConflict, openapi.ErrorCodeConflict, fmt.Sprintf("ref %q is in use", q.Ref)}
 	case full:
 		return &problem{http.StatusTooManyRequests, openapi.ErrorCodeLimitExceeded,
 			fmt.Sprintf("%d executions are followed on this connection, which is the limit", maxSocketRuns)}
@@ -287,7 +301,7 @@ func (k *socket) follow(q *message, mode hooks.Mode, ends bool, get func() (*bac
 		e, err := k.begin(f, get)
 		if err != nil {
 			k.free(q.Ref)
-			k.give(k.refusal(q.Op, q.Ref, err))
+			k.give(k.failure(q, err))
 			return
 		}
 		w := &socketWriter{encoder: newEncoder(mode, q.After, true), k: k, name: q.Ref}
@@ -298,7 +312,7 @@ func (k *socket) follow(q *message, mode hooks.Mode, ends bool, get func() (*bac
 			if errors.Is(err, hooks.ErrStalled) { // nobody on this connection has been taken anything from
 				k.end(errLagging)
 			}
-			k.give(k.refusal(q.Op, q.Ref, err))
+			k.give(k.failure(q, err))
 			if ends {
 				e.Stop(backends.ErrClientGone)
 			}
@@ -327,14 +341,14 @@ func (k *socket) send(e *backends.Execution, q *message, w *socketWriter) error 
 		started(e, w)
 		return w.Flush()
 	}
-	if pos, ended := e.Journal.Position(); ended && q.After >= pos {
-		w.begin("status", hooks.Stamp{Time: time.Now()})
-		w.text("state", stateEnded)
-		w.end()
-		w.over = true
-		return w.Flush()
+	if err := e.Journal.Follow(k.ctx, q.After, w); err != nil || w.over {
+		return err
 	}
-	return e.Journal.Follow(k.ctx, q.After, w)
+	w.begin("status", hooks.Stamp{Time: time.Now()})
+	w.text("state", stateEnded)
+	w.end()
+	w.over = true
+	return w.Flush()
 }
 
 // stateEnded tells who attaches after the terminal event that nothing follows.
@@ -380,10 +394,16 @@ func (k *socket) event(ref, kind string) *encoder {
 	return e
 }
 
-// refusal tells that an operation could not be done: the error that a request would have been answered with.
-func (k *socket) refusal(op, ref string, err error) []byte {
+// failure tells that there is nothing to follow: the last event of its ref.
+func (k *socket) failure(q *message, err error) []byte { return k.problem("error", q.Op, q.Ref, err) }
+
+// refuse tells, without waiting, that an operation could not be done. What is followed as ref goes on.
+func (k *socket) refuse(op, ref string, err error) { k.reply(k.problem("refused", op, ref, err)) }
+
+// problem makes an event of the error that a request would have been answered with.
+func (k *socket) problem(kind, op, ref string, err error) []byte {
 	p := asProblem(err)
-	e := k.event(ref, "error")
+	e := k.event(ref, kind)
 	e.failure(&hooks.ExecError{Name: string(p.code), Value: p.message, Traceback: []string{p.message}})
 	e.buf = appendInt(e.buf, `,"status":`, int64(p.status))
 	if op != "" {
@@ -392,9 +412,6 @@ func (k *socket) refusal(op, ref string, err error) []byte {
 	e.end()
 	return e.buf
 }
-
-// refuse sends a refusal without waiting.
-func (k *socket) refuse(op, ref string, err error) { k.reply(k.refusal(op, ref, err)) }
 
 // socketWriter sends events of one execution. It implements hooks.Writer, hooks.Idler and hooks.Pacer.
 type socketWriter struct {

@@ -158,5 +158,11 @@ func (s *stream) Idle() error {
 	return s.Flush()
 }
 
-// finish implements reply. The deadline stays for the end of the answer; the connection's next request clears it.
-func (s *stream) finish() error { return nil }
+// finish implements reply. Where nothing followed the position that was asked for, that is the answer. The deadline stays
+// for the end of the answer; the connection's next request clears it.
+func (s *stream) finish() error {
+	if !s.started {
+		s.w.WriteHeader(http.StatusNoContent)
+	}
+	return nil
+}

@@ -163,3 +163,46 @@ func TestTerminalClientOfTheDocs(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+// TestClientsOfTheDocsTellWhatIsWrong starts them where they can't work: one line says why.
+func TestClientsOfTheDocsTellWhatIsWrong(t *testing.T) {
+	const secret = "not theirs"
+	d := start(t, launch{})
+	guarded := start(t, launch{args: []string{"--access-token=" + secret}})
+	docs, err := filepath.Abs("../../docs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	python := filepath.Join(prefixDir(t), "python/bin/python") + " " + docs + "/"
+	nobody := "http://127.0.0.1:9"
+	one := func(text, word string) {
+		t.Helper()
+		if text = strings.TrimSpace(text); strings.Count(text, "\n") > 0 || !strings.Contains(text, word) {
+			t.Errorf("%q, want a line with %q", text, word)
+		}
+	}
+	for command, word := range map[string]string{
+		"notebook.py " + nobody + " </dev/null":      "refused",
+		"notebook.py " + guarded.url + " </dev/null": "token",
+		"notebook.py nonsense </dev/null":            "nonsense",
+		"terminal.py " + d.url + " </dev/null":       "terminal",
+	} {
+		o := d.command(python + command)
+		if o.failed() != "CommandExecError" || len(o.stdout) > 0 {
+			t.Errorf("%s: %+v", command, o)
+		}
+		one(strings.Join(o.stderr, "\n"), word)
+	}
+	for args, word := range map[string]string{
+		nobody:          "refused",
+		guarded.url:     "token",
+		d.url + " none": "none",
+		"nonsense":      "nonsense",
+	} {
+		c := d.attach(d.pty(m{"command": "exec " + python + "terminal.py " + args}), "")
+		code := c.exit()
+		if one(c.text(), word); code != 1 {
+			t.Errorf("%s: exit code %d", args, code)
+		}
+	}
+}

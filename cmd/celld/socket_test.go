@@ -160,7 +160,7 @@ func TestSocket(t *testing.T) {
 		s.send(m{"op": "stdin", "ref": "other", "data": "hi", "eof": true})
 		refused := 0
 		for e := s.next(); e.Ref != "other" || e.Type != "execution_complete"; e = s.next() {
-			if e.Op == "stdin" && e.Status == http.StatusTooManyRequests && e.Ref == "deaf" {
+			if e.Type == "refused" && e.Op == "stdin" && e.Status == http.StatusTooManyRequests && e.Ref == "deaf" {
 				refused++
 			} else if e.Ref == "other" && e.Type == "stdout" && e.Text != "hi" {
 				t.Errorf("%+v", e)
@@ -264,25 +264,45 @@ func TestSocket(t *testing.T) {
 		}
 	})
 	t.Run("what is wrong is told", func(t *testing.T) {
-		for text, want := range map[string]int{
-			`{"op":"run","ref":"x","kind":"command","command":""}`:                                    400,
-			`{"op":"run","ref":"x","kind":"teapot"}`:                                                  400,
-			`{"op":"run","kind":"command","command":"true"}`:                                          400,
-			`{"op":"run","ref":"x","kind":"command","command":"true","timeout":-1}`:                   400,
-			`{"op":"run","ref":"x","kind":"command","command":"true","cwd":"/no"}`:                    400,
-			`{"op":"run","ref":"x","kind":"session","session_id":"?","command":"true","create":true}`: 400,
-			`{"op":"attach","ref":"x"}`:                                                               400,
-			`{"op":"stdin","ref":"none","data":"x"}`:                                                  404,
-			`{"op":"attach","ref":"x","execution_id":"none"}`:                                         404,
-			`{"op":"interrupt","ref":"none"}`:                                                         404,
-			`{"op":"dance","ref":"x"}`:                                                                400,
-			`not json`:                                                                                400,
+		s.send(m{"op": "run", "ref": "live", "kind": "command", "command": "exec sleep 98.9"})
+		if e := s.next(); e.Type != "init" {
+			t.Fatalf("%+v", e)
+		}
+		for text, want := range map[string]struct {
+			kind   string // error ends its ref, refused does not
+			status int
+			word   string
+		}{
+			`{"op":"run","ref":"x","kind":"command","command":""}`:                                    {"error", 400, "command"},
+			`{"op":"run","ref":"x","kind":"teapot"}`:                                                  {"error", 400, "teapot"},
+			`{"op":"run","ref":"x","kind":"command","command":"true","after":"?"}`:                    {"error", 400, "after"},
+			`{"op":"run","ref":"x","kind":"command","command":"true","timeout":-1}`:                   {"error", 400, "timeout"},
+			`{"op":"run","ref":"x","kind":"command","command":"true","cwd":"/no"}`:                    {"error", 400, "/no"},
+			`{"op":"run","ref":"x","kind":"session","session_id":"?","command":"true","create":true}`: {"error", 400, "id"},
+			`{"op":"attach","ref":"x","execution_id":"none"}`:                                         {"error", 404, "none"},
+			`{"op":"attach","execution_id":"none"}`:                                                   {"error", 404, "none"},
+			`{"op":"attach","ref":"x"}`:                                                               {"error", 400, "execution_id"},
+			`{"op":"run","kind":"command","command":"true"}`:                                          {"refused", 400, "ref"},
+			`{"op":"run","ref":"live","kind":"command","command":"true"}`:                             {"refused", 409, "live"},
+			`{"op":"run","ref":"live","kind":"command","command":""}`:                                 {"refused", 400, "command"},
+			`{"op":"attach","ref":"live","execution_id":"none"}`:                                      {"refused", 404, "none"},
+			`{"op":"signal","ref":"live","signal":"FOO"}`:                                             {"refused", 400, "FOO"},
+			`{"op":"stdin","ref":"live","data":"x"}`:                                                  {"refused", 409, "input is not open"},
+			`{"op":"input","ref":"live","value":"x"}`:                                                 {"refused", 400, "input"},
+			`{"op":"dance","ref":"live"}`:                                                             {"refused", 400, "dance"},
+			`{"op":"interrupt","ref":"none"}`:                                                         {"refused", 404, `"none"`},
+			`{"op":"signal","ref":"none","signal":"TERM"}`:                                            {"refused", 404, `"none"`},
+			`{"op":"interrupt","execution_id":"gone"}`:                                                {"refused", 404, `"gone"`},
+			`{"op":"interrupt"}`:                                                                      {"refused", 400, "ref"},
+			`{"op":"dance","ref":"x"}`:                                                                {"refused", 400, "dance"},
+			`{}`:                                                                                      {"refused", 400, "op"},
+			`not json`:                                                                                {"refused", 400, "JSON"},
 		} {
 			if err := s.conn.WriteMessage(websocket.TextMessage, []byte(text)); err != nil {
 				t.Fatal(err)
 			}
-			if e := s.next(); e.Type != "error" || e.Status != want {
-				t.Errorf("%s: %+v", text, e)
+			if e := s.next(); e.Type != want.kind || e.Status != want.status || e.EID != 0 || e.Error == nil || !strings.Contains(e.Error.Evalue, want.word) {
+				t.Errorf("%s: %+v %+v", text, e, e.Error)
 			}
 		}
 		s.send(m{"op": "run", "ref": "used", "kind": "command", "command": "cat", "stdin_open": true})
@@ -291,7 +311,7 @@ func TestSocket(t *testing.T) {
 		if e.Type == "init" {
 			e = s.next()
 		}
-		if e.Status != 409 || e.Op != "run" || e.Ref != "" {
+		if e.Type != "refused" || e.Status != 409 || e.Op != "run" || e.Ref != "used" {
 			t.Errorf("a ref that is in use: %+v", e)
 		}
 		s.send(m{"op": "stdin", "ref": "used", "eof": true})
@@ -299,6 +319,33 @@ func TestSocket(t *testing.T) {
 		s.send(m{"op": "ping", "ref": "p"})
 		if e := s.next(); e.Type != "pong" || e.Ref != "p" {
 			t.Errorf("%+v", e)
+		}
+		s.send(m{"op": "interrupt", "ref": "live"})
+		if all := s.rest("live"); len(all) != 1 || all[0].EID == 0 || all[0].Error.Ename != "CommandInterrupted" {
+			t.Errorf("%+v", all)
+		}
+	})
+	t.Run("who attaches too late is told", func(t *testing.T) {
+		s.send(m{"op": "run", "ref": "slow", "kind": "command", "command": "read x", "stdin_open": true})
+		id := s.next().ID
+		other := d.socket(nil)
+		other.send(m{"op": "attach", "execution_id": id, "after": 99999}) // it has not ended yet
+		other.send(m{"op": "ping"})
+		if e := other.next(); e.Type != "pong" {
+			t.Errorf("%+v", e)
+		}
+		status := make(chan int, 1)
+		go func() { status <- d.call("GET", "/executions/"+id+"/events?after=99999", nil, nil) }()
+		s.send(m{"op": "stdin", "ref": "slow", "data": "\n"})
+		s.rest("slow")
+		if got := <-status; got != http.StatusNoContent {
+			t.Errorf("HTTP answers %d", got)
+		}
+		for range 2 {
+			if e := other.next(); e.Type != "status" || e.State != "ended" || e.Ref != id || e.EID != 0 {
+				t.Errorf("%+v", e)
+			}
+			other.send(m{"op": "attach", "execution_id": id, "after": 99999})
 		}
 	})
 	t.Run("runs end with it unless told otherwise", func(t *testing.T) {
