@@ -1223,7 +1223,7 @@ type OutputEvent struct {
 }
 
 // OutputMode `lines` sends one event a line, without its end. `raw` sends chunks as they come, ends kept. `base64` sends
-// the same chunks exactly, in `data`.
+// the same chunks exactly, in `data`; one JSON answer then has `stdout_base64` and `stderr_base64` too.
 type OutputMode string
 
 // PTYClientMessage What a client of a terminal sends as text.
@@ -1457,7 +1457,7 @@ type RunCommandRequest struct {
 	OnDisconnect *OnDisconnect `json:"on_disconnect,omitempty"`
 
 	// Output `lines` sends one event a line, without its end. `raw` sends chunks as they come, ends kept. `base64` sends
-	// the same chunks exactly, in `data`.
+	// the same chunks exactly, in `data`; one JSON answer then has `stdout_base64` and `stderr_base64` too.
 	Output *OutputMode `json:"output,omitempty"`
 
 	// Rlimits Resource limits of each process: cpu_s (seconds of CPU time), memory_bytes (address space), nofile
@@ -1497,7 +1497,7 @@ type RunInSessionRequest struct {
 	OnDisconnect *OnDisconnect `json:"on_disconnect,omitempty"`
 
 	// Output `lines` sends one event a line, without its end. `raw` sends chunks as they come, ends kept. `base64` sends
-	// the same chunks exactly, in `data`.
+	// the same chunks exactly, in `data`; one JSON answer then has `stdout_base64` and `stderr_base64` too.
 	Output *OutputMode `json:"output,omitempty"`
 	Stdin  *string     `json:"stdin,omitempty"`
 
@@ -1514,7 +1514,13 @@ type RunResult struct {
 	ExitCode      *int            `json:"exit_code,omitempty"`
 	Results       []RunResultItem `json:"results"`
 	Stderr        string          `json:"stderr"`
-	Stdout        string          `json:"stdout"`
+
+	// StderrBase64 The bytes of `stderr` exactly, where the run asked for base64.
+	StderrBase64 []byte `json:"stderr_base64,omitempty"`
+	Stdout       string `json:"stdout"`
+
+	// StdoutBase64 The bytes of `stdout` exactly, where the run asked for base64.
+	StdoutBase64 []byte `json:"stdout_base64,omitempty"`
 
 	// Truncated A stream was longer than 1 MiB and lost its middle, or results after 16 MiB of them were left out.
 	Truncated *bool `json:"truncated,omitempty"`
@@ -1690,7 +1696,7 @@ type Follow = bool
 type LastEventID = int64
 
 // Output `lines` sends one event a line, without its end. `raw` sends chunks as they come, ends kept. `base64` sends
-// the same chunks exactly, in `data`.
+// the same chunks exactly, in `data`; one JSON answer then has `stdout_base64` and `stderr_base64` too.
 type Output = OutputMode
 
 // PTYID defines model for PTYID.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -25,6 +26,7 @@ type oneAnswer struct {
 	control   *http.ResponseController
 	enc       encoder // for results and errors, which look as they do in events
 	id        string  // of the execution
+	exact     bool    // give streams in base64 too
 	after     int64   // what is at or before it is known to the client
 	started   time.Time
 	out, errs excerpt
@@ -38,9 +40,11 @@ type oneAnswer struct {
 	over      bool // the terminal event was seen
 }
 
-func newAnswer(c echo.Context, e *backends.Execution, after int64) *oneAnswer {
+func newAnswer(c echo.Context, e *backends.Execution, mode hooks.Mode, after int64) *oneAnswer {
 	c.Response().Committed = true // errors can't be answered from here on
-	return &oneAnswer{c: c, control: http.NewResponseController(c.Response().Writer), id: e.ID, after: after, started: e.Started}
+	return &oneAnswer{
+		c: c, control: http.NewResponseController(c.Response().Writer), id: e.ID, exact: mode == hooks.Base64, after: after, started: e.Started,
+	}
 }
 
 // OnInit implements hooks.Hooks.
@@ -124,10 +128,13 @@ func (a *oneAnswer) finish() error {
 	e := &encoder{}
 	e.raw(`{"execution_id":`)
 	e.buf = appendJSON(e.buf, a.id)
-	e.raw(`,"stdout":`)
-	e.buf = appendJSON(e.buf, a.out.text())
-	e.raw(`,"stderr":`)
-	e.buf = appendJSON(e.buf, a.errs.text())
+	out, errs := a.out.text(), a.errs.text()
+	e.text("stdout", out)
+	e.text("stderr", errs)
+	if a.exact {
+		e.text("stdout_base64", base64.StdEncoding.EncodeToString([]byte(out)))
+		e.text("stderr_base64", base64.StdEncoding.EncodeToString([]byte(errs)))
+	}
 	e.raw(`,"results":[`)
 	for i, r := range a.results {
 		if i > 0 {
@@ -173,7 +180,7 @@ func (x *excerpt) add(p []byte) {
 	}
 }
 
-// text is what is kept, with bad bytes repaired. A character that the cut went through is left out.
+// text is what is kept, byte for byte; who makes JSON of it repairs bad ones. A character that the cut went through is left out.
 func (x *excerpt) text() string {
 	tail := x.tail
 	if over := len(tail) - maxAnswer/2; over > 0 {

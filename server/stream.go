@@ -78,7 +78,7 @@ type reply interface {
 // newReply makes the writer that the client asks for.
 func (s *Server) newReply(c echo.Context, e *backends.Execution, mode hooks.Mode, after int64) reply {
 	if accepted(c.Request().Header.Get("Accept")) == formatJSON {
-		return newAnswer(c, e, after)
+		return newAnswer(c, e, mode, after)
 	}
 	return s.newStream(c, mode, after)
 }

@@ -380,6 +380,39 @@ func (d *daemon) toldAgain(controller *backends.Controller, id string) map[strin
 	return told
 }
 
+// TestOneAnswerHasExactBytes asks for base64 and for one answer.
+func TestOneAnswerHasExactBytes(t *testing.T) {
+	d := start(t, launch{})
+	d.call("POST", "/session", m{"id": "w"}, nil)
+	const command, want = `printf 'a\377b'; printf '\303' >&2`, "a\xffb"
+	for _, path := range []string{"/command", "/session/w/run"} {
+		var got struct {
+			ID             string `json:"execution_id"`
+			Stdout, Stderr string
+			Out            []byte `json:"stdout_base64"`
+			Err            []byte `json:"stderr_base64"`
+			Truncated      bool
+		}
+		check := func() {
+			t.Helper()
+			if string(got.Out) != want || string(got.Err) != "\xc3" || got.Stdout != "a\ufffdb" || got.Stderr != "\ufffd" {
+				t.Errorf("%+v", got)
+			}
+		}
+		d.call("POST", path, m{"command": command, "output": "base64"}, &got, "Accept", "application/json")
+		check()
+		id := got.ID
+		got.Out, got.Err = nil, nil
+		d.call("GET", "/executions/"+id+"/events", nil, &got, "Accept", "application/json")
+		check()
+		got.Out, got.Err = nil, nil
+		d.call("GET", "/executions/"+id+"/events?output=lines", nil, &got, "Accept", "application/json")
+		if got.Out != nil || got.Err != nil {
+			t.Errorf("%q %q", got.Out, got.Err)
+		}
+	}
+}
+
 // answersOnce checks the one answer to a request.
 func (d *daemon) answersOnce(want wire, method, path string, body any) {
 	d.t.Helper()
