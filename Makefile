@@ -9,7 +9,7 @@ TOOLS   := .celld/tools
 ARGS    ?=
 # Test programs start processes, kernels and databases: two at a time is what two cores carry.
 TEST_PARALLEL ?= 2
-TEST_TIMEOUT  ?= 15m
+TEST_TIMEOUT  ?= 25m
 PACKAGES      ?= ./...
 
 .DEFAULT_GOAL := help
