@@ -1,4 +1,4 @@
-"""Starts ipykernel with two differences.
+"""Starts ipykernel with three differences.
 
 An interrupt ends the cell that runs and nothing else: ipykernel raises KeyboardInterrupt wherever it happens to be
 while it handles a cell, and before the code begins or after it has ended the exception costs the reply, or the
@@ -6,13 +6,22 @@ kernel. Here it is raised only if code of the cell is on the stack.
 
 Much output comes as many messages of a moderate size instead of one for each fifth of a second, and printing waits
 until they are under way: so whoever is on their way needs little memory.
+
+Cells may replace, close or delete sys.stdout and sys.stderr. ipykernel flushes them around a request, and a flush that
+fails would cost the reply: here it costs nothing.
 """
 
+import contextlib
 import signal
 import sys
+import traceback
+import types
 
 del sys.path[0]  # this file's folder
 
+import ipykernel.displayhook  # noqa: E402
+import ipykernel.kernelbase  # noqa: E402
+import ipykernel.zmqshell  # noqa: E402
 from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
 from ipykernel.iostream import OutStream  # noqa: E402
 from ipykernel.ipkernel import IPythonKernel  # noqa: E402
@@ -69,6 +78,51 @@ class Stream(OutStream):
         self.held = 0
         super().flush()
 
+    def close(self):
+        if runs_cell(sys._getframe()):  # later cells print all the same
+            self.flush()
+        else:
+            super().close()
+
+
+class Standard:
+    """A standard stream as ipykernel uses it: the kernel's own, and what a cell may have put in its place."""
+
+    def __init__(self, name):
+        self.name = name
+        self.own = getattr(sys, name)
+
+    def flush(self):
+        """Flush both; one that fails has lost what it held, and nothing else."""
+        for stream in self.own, getattr(sys, self.name, None):
+            try:
+                if stream is not None:
+                    stream.flush()
+            except Exception:
+                pass
+            except BaseException:
+                if runs_cell(sys._getframe()):
+                    raise  # an interrupt of the cell
+
+    def set_parent(self, parent):
+        """Have the kernel's own stream print for another cell, whatever stands in its place now."""
+        self.own.set_parent(parent)
+
+    def __getattr__(self, name):
+        return getattr(self.own, name)
+
+
+class System(types.ModuleType):
+    """The module sys with other standard streams."""
+
+    def __init__(self):
+        super().__init__("sys")
+        self.stdout = Standard("stdout")
+        self.stderr = Standard("stderr")
+
+    def __getattr__(self, name):
+        return getattr(sys, name)
+
 
 class Displays(ZMQDisplayPublisher):
     """The stock publisher; what a thread or a task shows belongs to the cell that began it, as what it prints does."""
@@ -84,15 +138,39 @@ class Displays(ZMQDisplayPublisher):
 
 
 class Shell(ZMQInteractiveShell):
-    """The stock shell with another publisher."""
+    """The stock shell with another publisher; it keeps no copy of all that cells print."""
 
     display_pub_class = Type(Displays)
+
+    def _tee(self, channel):
+        return contextlib.nullcontext()
 
 
 class Kernel(IPythonKernel):
     """The stock kernel with another shell and another handler."""
 
     shell_class = Type(Shell)
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        system = System()
+        for module in ipykernel.kernelbase, ipykernel.displayhook, ipykernel.zmqshell:
+            module.sys = system
+
+    async def do_execute(self, *args, **kwargs):
+        """Run a cell; what fails around it is the cell's failure, not the loss of the reply."""
+        try:
+            return await super().do_execute(*args, **kwargs)
+        except Exception as e:
+            return {
+                "status": "error",
+                "ename": type(e).__name__,
+                "evalue": str(e),
+                "traceback": traceback.format_exc().splitlines(),
+                "execution_count": self.shell.execution_count,
+                "user_expressions": {},
+                "payload": [],
+            }
 
     def pre_handler_hook(self):
         signal.signal(signal.SIGINT, interrupt)

@@ -27,9 +27,10 @@ const meetEvery = 100 * time.Millisecond
 
 // loss is why a connection ended.
 type loss struct {
-	name   string // KernelDied or JupyterUnavailable
-	detail string
-	fresh  bool // the kernel's state is gone
+	name    string // KernelDied or JupyterUnavailable
+	detail  string
+	fresh   bool // the kernel's state is gone
+	endless bool // the kernel is there, but a cell's end got lost
 }
 
 func (l *loss) Error() string { return l.name + ": " + l.detail }
@@ -179,7 +180,7 @@ func (c *conn) readMessages() error {
 				return err
 			}
 			if r := c.current.Load(); r != nil {
-				r.tooLarge = true
+				r.tooLarge = fmt.Sprintf("a message of the kernel, longer than %d MiB, was dropped: the limit of a result is %d MiB", maxMessage>>20, maxResult>>20)
 			}
 			continue
 		}

@@ -51,6 +51,7 @@ type Kernel struct {
 	blank   bool   // the kernel's process hasn't been prepared
 	process string // the kernel process's name for itself; empty: not known
 	vague   bool   // it has no stable one
+	endless int    // cells in a row whose end got lost
 }
 
 // ID returns the id that the kernel was opened with, for a warm one its own.
@@ -199,6 +200,9 @@ func (k *Kernel) again(ctx context.Context, r *run) bool {
 	}
 }
 
+// maxEndless is how many cells in a row may lose their end, which happens on the way, before the kernel is taken for broken.
+const maxEndless = 2
+
 // settle notes what a run that has ended told about the kernel. It returns what is left to do before the next cell,
 // nil if nothing is.
 func (k *Kernel) settle(c *conn, r *run) func(context.Context) {
@@ -210,8 +214,24 @@ func (k *Kernel) settle(c *conn, r *run) func(context.Context) {
 		k.process = ""
 	}
 	client, id := k.client, k.session.Kernel.ID
+	switch {
+	case r.replied.Load() && r.idle.Load():
+		k.endless = 0
+	case c.isLost() && c.why.Load().endless:
+		k.endless++
+	}
+	broken := k.endless >= maxEndless
+	if broken {
+		k.endless = 0
+	}
 	k.mu.Unlock()
 	switch {
+	case broken:
+		return func(ctx context.Context) {
+			const why = "the kernel lost the ends of cells and was restarted; its state is lost"
+			k.noteLost(why)
+			k.restart(ctx, c, why)
+		}
 	case r.exits:
 		return func(ctx context.Context) {
 			const why = "the cell ended the kernel; its state is lost"

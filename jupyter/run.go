@@ -1,9 +1,11 @@
 package jupyter
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +19,7 @@ const (
 	nameTimeout     = "CellTimeout"
 	nameStopped     = "CommandInterrupted" // ended before it began
 	nameInterrupted = "KeyboardInterrupt"  // as Python kernels call it
-	nameTooLarge    = "MessageTooLarge"
+	nameTooLarge    = "ResultTooLarge"
 )
 
 func execError(name, value string) *hooks.ExecError {
@@ -39,7 +41,7 @@ type run struct {
 	seen          atomic.Uint64 // messages
 	started       bool
 	replied, idle atomic.Bool // own execute_reply and own idle have been seen; watch reads them
-	tooLarge      bool
+	tooLarge      string      // what was dropped for its size
 	count         int
 	exits         bool // the kernel was asked to end
 	aborted       bool // the kernel skipped the cell
@@ -99,11 +101,16 @@ func (r *run) handle(m *message) bool {
 	} else if r.failure == nil {
 		r.failure = r.inReply
 	}
-	switch {
-	case r.failure != nil:
+	if r.tooLarge != "" {
+		dropped := execError(nameTooLarge, r.tooLarge)
+		if r.failure == nil {
+			r.failure = dropped
+		} else {
+			r.failure.Traceback = append(r.failure.Traceback, dropped.Traceback...)
+		}
+	}
+	if r.failure != nil {
 		r.err = r.failure
-	case r.tooLarge:
-		r.err = execError(nameTooLarge, "a message of the kernel was longer than 256 MiB and was dropped")
 	}
 	return true
 }
@@ -269,7 +276,31 @@ func (r *run) status(s hooks.Status) bool {
 	return true
 }
 
+// maxResult bounds a value or display with all its types, as events hold it.
+const maxResult = 64 << 20
+
+// sizeOf is about what the events of a result take.
+func sizeOf(res hooks.Result) int {
+	const envelope = 4 << 10
+	size := envelope + len(res.Metadata)
+	for mime, value := range res.Data {
+		n := len(value)
+		for _, escaped := range []string{"\u0085", "\u2028", "\u2029"} { // as six bytes
+			n += bytes.Count(value, []byte(escaped)) * (6 - len(escaped))
+		}
+		if mime == "text/plain" {
+			n *= 2 // it is there under two names
+		}
+		size += n
+	}
+	return size
+}
+
 func (r *run) result(res hooks.Result) {
+	if size := sizeOf(res); size > maxResult {
+		r.tooLarge = fmt.Sprintf("a result of %d MiB was dropped: the limit is %d MiB", (size+1<<20-1)>>20, maxResult>>20)
+		return
+	}
 	if r.gate.enter() {
 		r.hooks.OnResult(res)
 		r.gate.leave()

@@ -129,9 +129,9 @@ func (c *conn) lookForEnd(ctx context.Context, w *vigil, r *run, model KernelMod
 	switch passed := closed(w.fence); {
 	case w.over < watchLooks:
 	case half || passed && closed(r.began):
-		return &loss{name: nameUnavailable, detail: "the kernel is done, but the end of the cell never came"}
+		return &loss{name: nameUnavailable, detail: "the kernel is done, but the end of the cell never came", endless: true}
 	case !closed(r.began) && (passed || w.over >= beginLooks):
-		return &loss{name: nameUnavailable, detail: "the kernel never told that it began the cell, which may have been lost on its way"}
+		return &loss{name: nameUnavailable, detail: "the kernel never told that it began the cell, which may have been lost on its way", endless: true}
 	}
 	return nil
 }
