@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ type Kernels struct {
 	Server    *jupyter.Server
 	Remote    bool     // it isn't ours
 	Languages []string // that the table gives to kernels; other kernelspecs are known by their own names
+	Others    []string // languages of the table that run elsewhere
 	Runner    *shellrun.Runner
 	Envs      EnvFile           // read for each new context
 	Install   map[string]string // by language: how to get a kernel for it
@@ -54,7 +56,7 @@ func (b *Kernels) Open(ctx context.Context, req OpenRequest) (string, error) {
 		ID: req.ID, Language: req.Language, Cwd: cwd, Env: env, Wish: b.Remote && req.Cwd == "",
 	})
 	if err != nil {
-		return "", b.refusal(req.Language, err)
+		return "", b.refusal(ctx, req.Language, err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,7 +147,7 @@ func (b *Kernels) Kernel(id string) (KernelInfo, error) {
 func (b *Kernels) Canonical(ctx context.Context, language string) (string, error) {
 	spec, err := b.Server.Kernelspec(ctx, language)
 	if err != nil {
-		return "", b.refusal(language, err)
+		return "", b.refusal(ctx, language, err)
 	}
 	i := slices.IndexFunc(b.Languages, func(l string) bool {
 		known, err := b.Server.Kernelspec(ctx, l)
@@ -157,13 +159,37 @@ func (b *Kernels) Canonical(ctx context.Context, language string) (string, error
 	return spec.Name, nil
 }
 
-// refusal is kernelRefusal for what asks for a kernel of a language, and says how to get one.
-func (b *Kernels) refusal(language string, err error) error {
+// refusal is kernelRefusal for what asks for a kernel of a language: it lists what there is, and says how to get what there
+// isn't.
+func (b *Kernels) refusal(ctx context.Context, language string, err error) error {
 	var none *jupyter.NoKernelspecError
-	if how := b.Install[language]; how != "" && errors.As(err, &none) {
-		return &Error{Fault: Invalid, Message: none.Error() + ". " + how, Err: err}
+	if !errors.As(err, &none) {
+		return kernelRefusal(err)
 	}
-	return kernelRefusal(err)
+	message := fmt.Sprintf("nothing runs %q; there are: %s", language, strings.Join(b.names(ctx, none.Available), ", "))
+	if how := b.Install[language]; how != "" {
+		message += ". " + how
+	}
+	return &Error{Fault: Invalid, Message: message, Err: err}
+}
+
+// names are the languages that there are, each by the name that clients use. specs are the kernelspecs.
+func (b *Kernels) names(ctx context.Context, specs []string) []string {
+	names := slices.Clone(b.Others)
+	seen := map[string]bool{}
+	for _, language := range b.Languages {
+		if spec, err := b.Server.Kernelspec(ctx, language); err == nil {
+			seen[spec.Name] = true
+			names = append(names, language)
+		}
+	}
+	for _, spec := range specs {
+		if !seen[spec] {
+			names = append(names, spec)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // kernelRefusal makes a refusal of what the Jupyter client reports before a cell runs.

@@ -123,6 +123,62 @@ func TestLanguages(t *testing.T) {
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) { testLanguage(t, d, l) })
 	}
+	t.Run("none of that name", func(t *testing.T) {
+		var e struct{ Code, Message string }
+		status := d.in(t).call("POST", "/code", m{"context": m{"language": "cobol"}, "code": "1"}, &e)
+		if status != http.StatusBadRequest || !strings.HasSuffix(e.Message, "there are: bash, go, java, javascript, python, sql, typescript") {
+			t.Errorf("%d %+v", status, e)
+		}
+	})
+	t.Run("bash in detail", func(t *testing.T) { testBashCells(t, d) })
+	t.Run("children with inherited outputs", func(t *testing.T) {
+		d := d.in(t)
+		id := d.context(m{"language": "javascript"}).ID
+		o := d.cell(id, "const cp = require('child_process')\ncp.execSync('echo hi; echo err >&2', {stdio: 'inherit'})\n"+
+			"await new Promise(done => cp.spawn('echo', ['later'], {stdio: 'inherit'}).on('close', done))\n"+
+			"cp.execFileSync('sh', ['-c', 'echo last; exit 3'], {stdio: 'inherit'})")
+		if o.out() != "hi\nlater\nlast\n" || !strings.HasPrefix(strings.Join(o.stderr, ""), "err\n") || o.failed() != "Error" {
+			t.Errorf("printed %q and %q, ended with %+v", o.out(), o.stderr, o.end.Error)
+		}
+	})
+	t.Run("a timer of an earlier cell pollutes no other", func(t *testing.T) {
+		d := d.in(t)
+		id := d.context(m{"language": "javascript"}).ID
+		d.says(id, "const late = new Promise(done => setTimeout(() => { console.log('foreign'); done(); }, 300))", "")
+		d.says(id, "console.log('mine'); await late; console.log('still mine')", "mine\nstill mine\n")
+	})
+}
+
+// testBashCells tries what a kernel behind a terminal gets wrong.
+func testBashCells(t *testing.T, shared *daemon) {
+	d := shared.in(t)
+	id := d.context(m{"language": "bash"}).ID
+	for _, test := range []struct {
+		code, stdout, stderr string
+		status               int
+	}{
+		{"printf %s 'x\ty' | od -An -c", "   x  \\t   y\n", "", 0},
+		{"cat; read a; echo $?", "1\n", "", 0},
+		{"echo 'oops", "", "unexpected EOF while looking for matching", 2},
+		{"if true; then echo x", "", "syntax error: unexpected end of file", 2},
+		{"cat <<EOF\nhi", "hi\n", "here-document", 0},
+		{"kept=1", "", "", 0},
+		{"exit 3", "", "", 3},
+		{"PS1=foo; echo $kept", "1\n", "", 0},
+		{"printf 'no nl'", "no nl", "", 0},
+		{"echo out; echo err >&2", "out\n", "err\n", 0},
+		{"(exit 5)", "", "", 5},
+		{"echo $?", "5\n", "", 0},
+	} {
+		o := d.cell(id, test.code)
+		stderr := strings.Join(o.stderr, "")
+		if o.out() != test.stdout || o.code != test.status || !strings.Contains(stderr, test.stderr) || test.stderr == "" && stderr != "" {
+			t.Errorf("%s: printed %q and %q, ended with %+v %+v", test.code, o.out(), stderr, o.end, o.end.Error)
+		}
+		if told := slices.Contains(o.states(), "session_replaced"); told != strings.HasPrefix(test.code, "exit") {
+			t.Errorf("%s: was told %v", test.code, o.states())
+		}
+	}
 }
 
 // What is installed is told with its versions, what isn't with how to get it.
@@ -175,7 +231,7 @@ func TestVersionTellsOfTheLanguages(t *testing.T) {
 			for _, path := range []string{"/code", "/code/context"} {
 				var e struct{ Code, Message string }
 				status := d.call("POST", path, m{"language": name, "context": m{"language": name}, "code": "1"}, &e)
-				if status != http.StatusBadRequest || !strings.Contains(e.Message, how) || !strings.Contains(e.Message, "python3") {
+				if status != http.StatusBadRequest || !strings.Contains(e.Message, how) || !strings.Contains(e.Message, "there are: python, sql.") {
 					t.Errorf("%s %s: %d %+v", path, name, status, e)
 				}
 			}

@@ -125,10 +125,12 @@ func (s *serveCmd) backends(log *slog.Logger) (*runners, error) {
 		return nil, fmt.Errorf("--sql: %w", err)
 	}
 	r.languages = kernelLanguages
+	others := []string{backends.KindSQL, bashLanguage}
 	if s.Bash == bashKernel {
 		r.languages = append(slices.Clone(kernelLanguages), bashLanguage)
+		others = others[:1]
 	}
-	kernels := &backends.Kernels{Server: r.kernels, Remote: r.managed == nil, Languages: r.languages, Runner: shell, Envs: envs, Install: install}
+	kernels := &backends.Kernels{Server: r.kernels, Remote: r.managed == nil, Languages: r.languages, Others: others, Runner: shell, Envs: envs, Install: install}
 	command := &backends.Command{Runner: shell, Envs: envs}
 	r.fallback = kernels
 	r.table = map[string]backends.Backend{
