@@ -17,9 +17,9 @@ import (
 
 // Perm is a mode and ownership to set; what is absent stays as it is.
 type Perm struct {
-	Mode  *int    `json:"mode"`  // octal digits written in decimal: 755, 1777; nil: absent
-	Owner Account `json:"owner"` // user
-	Group Account `json:"group"`
+	Mode  *int    `json:"mode,omitempty"`  // octal digits written in decimal: 755, 1777; nil: absent
+	Owner Account `json:"owner,omitempty"` // user
+	Group Account `json:"group,omitempty"`
 }
 
 // Account is a user or a group by name, or by number where no name reads so; empty: absent. In JSON it is a string,

@@ -3,7 +3,6 @@ package files
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/celld/celld/internal/exactjson"
 	"golang.org/x/sys/unix"
 )
 
@@ -129,7 +129,7 @@ func (u *upload) metadata(ctx context.Context, part io.Reader) (Meta, error) {
 		return Meta{}, &Error{Op: "upload", Path: "metadata", Kind: ErrTooLarge, Err: fmt.Errorf("more than %d bytes", maxMeta)}
 	}
 	var meta Meta
-	if err := json.Unmarshal(raw, &meta); err != nil {
+	if err := exactjson.Decode(raw, &meta, exactjson.Ignore); err != nil {
 		return Meta{}, &Error{Op: "upload", Path: "metadata", Kind: ErrMetadata, Err: err}
 	}
 	if meta.Path == "" {

@@ -1235,8 +1235,8 @@ type PTYClientMessage struct {
 	Data *string `json:"data,omitempty"`
 	Rows *int    `json:"rows,omitempty"`
 
-	// Signal A name or number: SIGINT, INT, 2.
-	Signal *string `json:"signal,omitempty"`
+	// Signal A name, with or without SIG, or a number: SIGINT, INT, 2, also as text.
+	Signal *Signal `json:"signal,omitempty"`
 
 	// Type `signal` goes to the foreground process group; SIGINT, SIGQUIT and SIGTSTP drop input that has not been read,
 	// as their keys do. `pause` stops the output to this client, and if it holds the terminal the program as
@@ -1558,12 +1558,13 @@ type Session struct {
 	Running bool `json:"running"`
 }
 
+// Signal A name, with or without SIG, or a number: SIGINT, INT, 2, also as text.
+type Signal = NameOrNumber
+
 // SignalRequest defines model for SignalRequest.
 type SignalRequest struct {
-	// Signal A name, with or without SIG, or a number.
-	//
-	// Example: SIGINT
-	Signal string `json:"signal"`
+	// Signal A name, with or without SIG, or a number: SIGINT, INT, 2, also as text.
+	Signal Signal `json:"signal"`
 }
 
 // StatusEvent A note: queued, running, kernel_restarted, session_replaced, unwound, …

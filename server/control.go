@@ -65,7 +65,7 @@ func (s *Server) signalCommand(c echo.Context) error {
 	if err := s.decode(c, &q, false); err != nil {
 		return err
 	}
-	sig, err := signalNamed(q.Signal)
+	sig, err := signalNamed(string(q.Signal))
 	if err != nil {
 		return err
 	}

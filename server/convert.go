@@ -1,7 +1,6 @@
 package server
 
 import (
-	"encoding/json"
 	"errors"
 	"io"
 	"math"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/celld/celld/backends"
 	"github.com/celld/celld/hooks"
+	"github.com/celld/celld/internal/exactjson"
 	"github.com/celld/celld/openapi"
 	"github.com/labstack/echo/v4"
 )
@@ -38,8 +38,13 @@ func (s *Server) decode(c echo.Context, v any, mayBeEmpty bool) error {
 	if mayBeEmpty && len(strings.TrimSpace(string(body[:min(len(body), 64)]))) == 0 {
 		return nil
 	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return badRequest("the body is not the JSON that is wanted here: %v", err)
+	return decodeJSON(body, v, exactjson.Ignore)
+}
+
+// decodeJSON reads a body or a message.
+func decodeJSON(text []byte, v any, unknown exactjson.Unknown) error {
+	if err := exactjson.Decode(text, v, unknown); err != nil {
+		return badRequest("not the JSON that is wanted here: %v", err)
 	}
 	return nil
 }
@@ -126,8 +131,12 @@ func (s *Server) commandRequest(q *openapi.RunCommandRequest) (backends.Request,
 		Stdin: q.Stdin, StdinOpen: value(q.StdinOpen), Rlimits: q.Rlimits,
 	}
 	switch {
-	case q.Command != nil && len(q.Argv) > 0:
+	case q.Command != nil && q.Argv != nil:
 		return req, badRequest("command and argv exclude each other")
+	case q.Argv != nil && len(q.Argv) == 0:
+		return req, badRequest("argv must not be empty")
+	case q.Command == nil && q.Argv == nil:
+		return req, badRequest("command or argv is missing")
 	case strings.TrimSpace(req.Code) == "" && len(q.Argv) == 0:
 		return req, badRequest("command must not be empty")
 	case len(q.Argv) > 0 && q.Argv[0] == "":

@@ -215,6 +215,9 @@ func (s *Server) moveFiles(c echo.Context) error {
 	}
 	moves := make([]files.Move, len(items))
 	for i, item := range items {
+		if (item.Src == nil) == (item.SrcBase64 == nil) || (item.Dest == nil) == (item.DestBase64 == nil) {
+			return badRequest("[%d] must have one of src and src_base64, and one of dest and dest_base64", i)
+		}
 		moves[i] = files.Move{Src: exactName(item.Src, item.SrcBase64), Dest: exactName(item.Dest, item.DestBase64)}
 	}
 	return done(c, s.config.Files.Move(c.Request().Context(), moves))

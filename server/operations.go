@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/celld/celld/backends"
+	"github.com/celld/celld/internal/exactjson"
 	"github.com/celld/celld/openapi"
 	"github.com/labstack/echo/v4"
 )
@@ -171,10 +171,8 @@ func (s *Server) createCommandOperation(c echo.Context) error {
 		return err
 	}
 	var q openapi.CommandOperationRequest
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&q); err != nil {
-		return badRequest("the body is not the JSON that is wanted here: %v", err)
+	if err := decodeJSON(body, &q, exactjson.Refuse); err != nil {
+		return err
 	}
 	background := true
 	if q.Background != nil && !*q.Background {

@@ -1,13 +1,13 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
 	"time"
 
 	"github.com/celld/celld/backends"
+	"github.com/celld/celld/internal/exactjson"
 	"github.com/celld/celld/openapi"
 	"github.com/labstack/echo/v4"
 )
@@ -59,10 +59,8 @@ func (s *Server) createPTYOperation(c echo.Context) error {
 		return err
 	}
 	var q openapi.PTYOperationRequest
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&q); err != nil {
-		return badRequest("the body is not the JSON that is wanted here: %v", err)
+	if err := decodeJSON(body, &q, exactjson.Refuse); err != nil {
+		return err
 	}
 	req, err := terminalRequest(&openapi.CreatePTYRequest{
 		Command: q.Command, Cwd: q.Cwd, Cols: q.Cols, Rows: q.Rows, Envs: q.Envs, UID: q.UID, GID: q.GID,

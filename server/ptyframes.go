@@ -10,6 +10,7 @@ import (
 
 	"github.com/celld/celld/backends"
 	"github.com/celld/celld/hooks"
+	"github.com/celld/celld/internal/exactjson"
 	"github.com/celld/celld/openapi"
 	"github.com/gorilla/websocket"
 )
@@ -298,7 +299,7 @@ func (k *ptySocket) text(r io.Reader) error {
 	var m openapi.PTYClientMessage
 	if len(text) > maxPTYText {
 		err = errors.New("the message is too long")
-	} else if err = json.Unmarshal(text, &m); err == nil {
+	} else if err = decodeJSON(text, &m, exactjson.Ignore); err == nil {
 		err = k.handle(&m)
 	}
 	if err != nil {
@@ -334,7 +335,7 @@ func (k *ptySocket) handle(m *openapi.PTYClientMessage) error {
 		}
 		return nil
 	case openapi.PTYClientMessageTypeSignal:
-		return k.signal(value(m.Signal))
+		return k.signal(string(value(m.Signal)))
 	}
 	return badRequest("unknown type %q: want stdin, resize, signal, ping, pause or resume", m.Type)
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,22 +9,23 @@ import (
 
 	"github.com/celld/celld/backends"
 	"github.com/celld/celld/hooks"
+	"github.com/celld/celld/internal/exactjson"
 	"github.com/celld/celld/openapi"
 )
 
 // message is what a client sends: an operation and its fields. What it runs is decoded from the same text.
 type message struct {
-	Op          string              `json:"op"`
-	Ref         string              `json:"ref"`
-	Kind        string              `json:"kind"`
-	SessionID   string              `json:"session_id"`
-	ExecutionID string              `json:"execution_id"`
-	After       int64               `json:"after"`
-	Value       string              `json:"value"`
-	Data        *string             `json:"data"`
-	EOF         bool                `json:"eof"`
-	Signal      string              `json:"signal"`
-	Output      *openapi.OutputMode `json:"output"`
+	Op          string               `json:"op"`
+	Ref         string               `json:"ref,omitempty"`
+	Kind        string               `json:"kind,omitempty"`
+	SessionID   string               `json:"session_id,omitempty"`
+	ExecutionID string               `json:"execution_id,omitempty"`
+	After       int64                `json:"after,omitempty"`
+	Value       *string              `json:"value,omitempty"`
+	Data        *string              `json:"data,omitempty"`
+	EOF         bool                 `json:"eof,omitempty"`
+	Signal      openapi.NameOrNumber `json:"signal,omitempty"`
+	Output      *openapi.OutputMode  `json:"output,omitempty"`
 }
 
 // followed is an execution that has a name on a connection.
@@ -54,14 +54,12 @@ type input struct {
 // handle does what a message asks for. It waits for nothing.
 func (k *socket) handle(text []byte) {
 	var q message
-	err := json.Unmarshal(text, &q) // of a field of a wrong type too the others are known
+	err := decodeJSON(text, &q, exactjson.Ignore) // of a field of a wrong type too the others are known
 	if q.Op == "attach" && q.Ref == "" {
 		q.Ref = q.ExecutionID
 	}
 	live := k.uses(q.Ref)
-	if err != nil {
-		err = badRequest("the message is not the JSON that is wanted here: %v", err)
-	} else {
+	if err == nil {
 		err = k.operate(&q, text)
 	}
 	switch {
@@ -127,8 +125,10 @@ func (k *socket) control(q *message) error {
 			e.Stop(backends.ErrInterrupted)
 		}
 		return nil
+	case q.Op == "input" && q.Value == nil:
+		return badRequest("value is missing")
 	case q.Op == "input":
-		return k.later(q, f, e, func(e *backends.Execution) error { return k.s.controller.Input(k.ctx, e.ID, q.Value) })
+		return k.later(q, f, e, func(e *backends.Execution) error { return k.s.controller.Input(k.ctx, e.ID, *q.Value) })
 	case q.Op == "stdin":
 		return k.later(q, f, e, func(e *backends.Execution) error {
 			if write := e.Handle().Stdin; write != nil {
@@ -137,7 +137,7 @@ func (k *socket) control(q *message) error {
 			return &problem{http.StatusConflict, openapi.ErrorCodeConflict, "it was not started with stdin_open"}
 		})
 	}
-	sig, err := signalNamed(q.Signal)
+	sig, err := signalNamed(string(q.Signal))
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (k *socket) control(q *message) error {
 // later lets do happen after what was asked before of the same program, without waiting for it. e is nil as long as f
 // is not ready.
 func (k *socket) later(q *message, f *followed, e *backends.Execution, do func(*backends.Execution) error) error {
-	in := input{op: q.Op, ref: q.Ref, size: len(value(q.Data)) + len(q.Value) + countWaitingOp, do: func() error { return do(e) }}
+	in := input{op: q.Op, ref: q.Ref, size: len(value(q.Data)) + len(value(q.Value)) + countWaitingOp, do: func() error { return do(e) }}
 	if e == nil {
 		in.do = func() error {
 			select {
@@ -226,19 +226,19 @@ func (s *Server) socketRequest(q *message, text []byte) (req backends.Request, e
 	switch q.Kind {
 	case "command":
 		var b openapi.RunCommandRequest
-		if err = json.Unmarshal(text, &b); err == nil {
+		if err = decodeJSON(text, &b, exactjson.Ignore); err == nil {
 			disconnect = b.OnDisconnect
 			req, err = s.commandRequest(&b)
 		}
 	case "session":
 		var b openapi.RunInSessionRequest
-		if err = json.Unmarshal(text, &b); err == nil {
+		if err = decodeJSON(text, &b, exactjson.Ignore); err == nil {
 			disconnect = b.OnDisconnect
 			req, err = sessionRequest(q.SessionID, &b)
 		}
 	case "code":
 		var b openapi.RunCodeRequest
-		if err = json.Unmarshal(text, &b); err == nil {
+		if err = decodeJSON(text, &b, exactjson.Ignore); err == nil {
 			disconnect = b.OnDisconnect
 			req, err = codeRequest(&b)
 		}
@@ -246,10 +246,6 @@ func (s *Server) socketRequest(q *message, text []byte) (req backends.Request, e
 		return req, false, badRequest("kind must be command, session or code, not %q", q.Kind)
 	}
 	if err != nil {
-		var p *problem
-		if !errors.As(err, &p) {
-			err = badRequest("the message is not the JSON that is wanted here: %v", err)
-		}
 		return req, false, err
 	}
 	ends, err = onDisconnect(disconnect)
