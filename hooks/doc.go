@@ -19,7 +19,8 @@
 // # Positions
 //
 // Every event has an id, its position in the journal. An event advances the position by one, output by one for each
-// byte; an output event carries the position after its last byte. OnInit is at 1. "Continue after N" is the one rule
+// byte, a large result by one for each of its parts ([Result.Parts]); an event carries the position after its last byte
+// or part, and a reader that starts inside a result is given all of it. OnInit is at 1. "Continue after N" is the one rule
 // for resuming, and N may be any position.
 //
 // Output of one stream may come to two readers in different chunks, and adjacent chunks are kept as one. What a

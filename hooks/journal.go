@@ -101,10 +101,18 @@ func (r *record) output() bool { return r.kind <= kindStderr }
 
 // before is the position before the record.
 func (r *record) before() int64 {
-	if r.output() {
-		return r.pos - r.size
+	return r.pos - r.width()
+}
+
+// width is how many positions it takes.
+func (r *record) width() int64 {
+	switch r.kind {
+	case kindStdout, kindStderr:
+		return r.size
+	case kindResult:
+		return r.event.(*bundle).parts
 	}
-	return r.pos - 1
+	return 1
 }
 
 // bundle is a Result whose values lie in the store, one after the other.
@@ -112,6 +120,7 @@ type bundle struct {
 	Result
 	types []string
 	sizes []int
+	parts int64 // events that text writers make of it
 }
 
 // NewJournal makes an empty journal.
@@ -200,7 +209,7 @@ func (j *Journal) output(k kind, data []byte) {
 
 // OnResult implements Hooks. A result of more than the store keeps is a gap to readers.
 func (j *Journal) OnResult(e Result) {
-	b := &bundle{Result: e}
+	b := &bundle{Result: e, parts: int64(len(e.Parts()))}
 	b.Data = nil
 	b.Metadata = slices.Clone(e.Metadata)
 	j.order.Lock()
@@ -332,11 +341,7 @@ func (j *Journal) add(r record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	r.time = time.Now().UnixNano()
-	if r.output() {
-		j.pos += r.size
-	} else {
-		j.pos++
-	}
+	j.pos += r.width()
 	r.pos = j.pos
 	if r.size == 0 {
 		r.off = j.bytes

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -315,6 +316,31 @@ func TestWhatIsPassedInMayBeUsedAgain(t *testing.T) {
 		if r.Stdout.String() != "out\n" || string(e.Data["text/plain"]) != `"value"` || len(e.Data) != 2 || e.DisplayID != "d" ||
 			string(e.Metadata) != `{"a":1}` || r.Failure.Traceback[0] != "line" {
 			t.Fatalf("%q %+v %+v", r.Stdout.String(), e, r.Failure)
+		}
+	}
+}
+
+func TestEachPartOfAResultHasAPosition(t *testing.T) {
+	j := NewJournal(Config{})
+	j.OnInit(Init{})
+	large := append(append([]byte{'"'}, bytes.Repeat([]byte("x"), maxPart)...), '"')
+	j.OnResult(Result{Data: map[string]json.RawMessage{"b/b": large, "a/a": large, "c/c": []byte("1"), "d/d": []byte("2")}})
+	j.OnResult(Result{})
+	j.OnComplete(Complete{})
+	for after := range int64(7) {
+		var r Recorder
+		if err := j.Follow(t.Context(), after, &r); err != nil {
+			t.Fatal(err)
+		}
+		want := slices.DeleteFunc([]int64{4, 5}, func(eid int64) bool { return eid <= after }) // init is at 1, the parts at 2, 3 and 4
+		var got []int64
+		for _, e := range r.Results {
+			if got = append(got, e.EID); e.EID == 4 && fmt.Sprint(e.Parts()) != "[[a/a] [b/b] [c/c d/d]]" {
+				t.Errorf("%v", e.Parts())
+			}
+		}
+		if !slices.Equal(got, want) || (r.Complete == nil) != (after >= 6) {
+			t.Errorf("after %d: %v, want %v; complete %+v", after, got, want, r.Complete)
 		}
 	}
 }

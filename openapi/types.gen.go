@@ -1390,7 +1390,7 @@ type ResultEvent struct {
 	// Metadata As the kernel sent it.
 	Metadata map[string]interface{} `json:"metadata,omitempty"`
 
-	// Partial The bundle, or the rows of the result set, go on in the next event.
+	// Partial The bundle, or the rows of the result set, go on in the next event, which has an eid of its own.
 	Partial *bool `json:"partial,omitempty"`
 
 	// Results One thing in several forms: MIME type to value. JSON types come as JSON, binary types as base64; text/plain is

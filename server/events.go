@@ -9,9 +9,6 @@ import (
 	"github.com/celld/celld/hooks"
 )
 
-// maxResult is the size past which the MIME types of one result are spread over several events.
-const maxResult = 1 << 20
-
 // encoder turns events into frames: Server-Sent Events (WHATWG HTML, section 9.2) or lines of JSON. It implements
 // hooks.Hooks; its owner sends and empties buf. One goroutine uses it.
 type encoder struct {
@@ -134,39 +131,26 @@ func (e *encoder) bytes(data []byte, eid int64, _ bool) {
 	e.end()
 }
 
-// OnResult implements hooks.Hooks. A large set of types is spread over several events. All but the last carry the
-// position before the result, so that whoever resumes between them gets all of it again.
+// OnResult implements hooks.Hooks. A large set of types is spread over several events. What was sent of it before is left
+// out.
 func (e *encoder) OnResult(r hooks.Result) {
-	types := sortedTypes(r)
-	for {
-		n, size := 0, 0
-		for n < len(types) && (n == 0 || size+len(r.Data[types[n]]) <= maxResult) {
-			size += len(r.Data[types[n]])
-			n++
+	parts := r.Parts()
+	stamp := r.Stamp
+	for i, types := range parts {
+		left := len(parts) - 1 - i
+		if stamp.EID = r.EID - int64(left); e.out.After > 0 && stamp.EID <= e.out.After {
+			continue
 		}
-		last := n == len(types)
-		e.result(r, types[:n], last)
-		if last {
-			return
+		e.begin("result", stamp)
+		e.resultFields(r, types)
+		if left > 0 || r.Partial {
+			e.flag("partial", true)
 		}
-		types = types[n:]
+		e.end()
 	}
 }
 
 func sortedTypes(r hooks.Result) []string { return slices.Sorted(maps.Keys(r.Data)) }
-
-func (e *encoder) result(r hooks.Result, types []string, last bool) {
-	stamp := r.Stamp
-	if !last {
-		stamp.EID--
-	}
-	e.begin("result", stamp)
-	e.resultFields(r, types)
-	if !last || r.Partial {
-		e.flag("partial", true)
-	}
-	e.end()
-}
 
 func (e *encoder) resultFields(r hooks.Result, types []string) {
 	e.raw(`,"results":{`)

@@ -38,6 +38,31 @@ func testCellOutput(t *testing.T, shared *daemon) {
 			t.Errorf("%d bytes, want %d; stderr %.200q", len(o.out()), want.Len(), o.stderr)
 		}
 	})
+	t.Run("each part of a large result has an eid", func(t *testing.T) {
+		d := shared.in(t).unchecked()
+		all := ended(t, d, "display({'text/plain': 'p', **{'a/' + x: x*900_000 for x in 'abc'}}, raw=True)").events
+		var parts []event
+		for _, e := range all {
+			if e.Type == "result" {
+				parts = append(parts, e)
+			}
+		}
+		if len(parts) != 3 || !parts[0].Partial || !parts[1].Partial || parts[2].Partial || parts[2].Results["text"] != "p" {
+			t.Fatalf("%d parts", len(parts))
+		}
+		for i, e := range all {
+			if i > 0 && e.EID <= all[i-1].EID {
+				t.Errorf("%s of %d comes after %d", e.Type, e.EID, all[i-1].EID)
+			}
+			if e.Type == "execution_complete" {
+				continue
+			}
+			rest := d.open(fmt.Sprintf("/executions/%s/events?after=%d", all[0].ID, e.EID), nil).rest().events
+			if !reflect.DeepEqual(rest, all[i+1:]) {
+				t.Errorf("after %d: %d events, want %d", e.EID, len(rest), len(all)-i-1)
+			}
+		}
+	})
 	t.Run("5 MB at once arrive whole", func(t *testing.T) {
 		o := large(t, "print('y'*5_000_000)")
 		if o.out() != strings.Repeat("y", 5_000_000)+"\n" || len(o.stderr) > 0 {

@@ -1,0 +1,27 @@
+package hooks
+
+import (
+	"maps"
+	"slices"
+)
+
+// maxPart is the size past which the MIME types of one result are spread over several events, in bytes.
+const maxPart = 1 << 20
+
+// Parts returns the MIME types of r, sorted, as they are spread over events: at least one, and several where they are
+// large together. One value is never cut. Each part has a position of its own; r's is that of the last.
+func (r *Result) Parts() [][]string {
+	types := slices.Sorted(maps.Keys(r.Data))
+	var parts [][]string
+	for {
+		n, size := 0, 0
+		for n < len(types) && (n == 0 || size+len(r.Data[types[n]]) <= maxPart) {
+			size += len(r.Data[types[n]])
+			n++
+		}
+		parts = append(parts, types[:n])
+		if types = types[n:]; len(types) == 0 {
+			return parts
+		}
+	}
+}
