@@ -30,6 +30,9 @@ const (
 	KindCode       = "code" // not a key: the language is
 )
 
+// Kinds are all of them.
+var Kinds = []string{KindCommand, KindBackground, KindSession, KindPTY, KindSQL, KindCode}
+
 // Request asks for one execution. The backend that gets it says which fields it uses.
 type Request struct {
 	ExecutionID string // set by the Controller: 32 lower-case hex digits

@@ -397,7 +397,7 @@ func (c *Controller) Execution(id string) (*Execution, error) {
 func (c *Controller) Interrupt(ctx context.Context, id string) (ended bool, err error) {
 	e, isExecution := c.named(id)
 	if e == nil {
-		if c.contexts.get(id) == nil {
+		if c.contexts.get(id) == nil && id != DefaultSession { // which need not have been used yet
 			return false, Refuse(NotFound, "no command, execution, session or context %q", id)
 		}
 		return false, nil

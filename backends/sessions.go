@@ -80,15 +80,17 @@ func (c *Controller) CloseSession(ctx context.Context, id string) error {
 
 // InterruptSession ends the current run of a session, never the session. It reports whether there was one.
 func (c *Controller) InterruptSession(ctx context.Context, id string) (bool, error) {
-	if _, err := c.contexts.named(id, true); err != nil {
-		return false, err
+	if id != DefaultSession {
+		if _, err := c.contexts.named(id, true); err != nil {
+			return false, err
+		}
 	}
 	return c.Interrupt(ctx, id)
 }
 
-// SessionLog returns what jobs of a session wrote between its runs.
-func (c *Controller) SessionLog(id string) (*hooks.Store, error) {
-	entry, err := c.contexts.named(id, true)
+// SessionLog returns what jobs of a session wrote between its runs; the default one is made if need be.
+func (c *Controller) SessionLog(ctx context.Context, id string) (*hooks.Store, error) {
+	entry, err := c.contexts.findSession(ctx, &Request{ContextID: id})
 	if err != nil {
 		return nil, err
 	}

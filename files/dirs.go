@@ -62,7 +62,7 @@ func makeAll(path string, to access) (made bool, err error) {
 			break
 		}
 		if err == nil && dir == path {
-			return false, ErrConflict
+			return false, kind{ErrConflict, "there is something that is not a directory"}
 		}
 		if err == nil {
 			return false, ErrNotDir
@@ -112,7 +112,7 @@ func (f FS) RemoveDirs(ctx context.Context, paths []string) error {
 	return f.remove(ctx, "remove directory", paths, func(abs string, mode fs.FileMode) error {
 		switch {
 		case slices.Contains(keptDirs, abs):
-			return ErrInvalid
+			return kind{ErrInvalid, "this directory is never removed"}
 		case !mode.IsDir():
 			return ErrNotDir
 		}

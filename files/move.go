@@ -116,7 +116,13 @@ func moveAcross(ctx context.Context, src, dest string) (err error) {
 	if err := syncDir(filepath.Dir(dest)); err != nil {
 		return err
 	}
-	return os.RemoveAll(src)
+	if err := os.RemoveAll(src); err != nil {
+		if file, lost := os.Lstat(src); lost == nil && !file.IsDir() { // it is whole; of a tree parts may be gone
+			return errors.Join(err, os.Remove(dest))
+		}
+		return err
+	}
+	return nil
 }
 
 // syncDir syncs a directory's entries, if it may be opened and its file system can.

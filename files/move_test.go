@@ -228,3 +228,9 @@ func TestRenameWithoutTheFlagIsAsCareful(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestWhatCannotBeRemovedIsNotLeftTwice(t *testing.T) {
+	other := otherDir(t)
+	wantKind(t, move(t, "/proc/version", other+"/version"), ErrPermission)
+	equal(t, namesIn(t, other), []string(nil))
+}

@@ -52,6 +52,7 @@ const (
 	ErrorCodeOperationConflict         ErrorCode = "operation_conflict"
 	ErrorCodeOperationExpired          ErrorCode = "operation_expired"
 	ErrorCodeOperationInstanceMismatch ErrorCode = "operation_instance_mismatch"
+	ErrorCodeRangeNotSatisfiable       ErrorCode = "RANGE_NOT_SATISFIABLE"
 	ErrorCodeRuntimeError              ErrorCode = "RUNTIME_ERROR"
 	ErrorCodeTooLarge                  ErrorCode = "TOO_LARGE"
 	ErrorCodeUnauthorized              ErrorCode = "UNAUTHORIZED"
@@ -99,6 +100,8 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodeOperationExpired:
 		return true
 	case ErrorCodeOperationInstanceMismatch:
+		return true
+	case ErrorCodeRangeNotSatisfiable:
 		return true
 	case ErrorCodeRuntimeError:
 		return true

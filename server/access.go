@@ -19,6 +19,7 @@ const (
 	headerToken     = "X-EXECD-ACCESS-TOKEN"
 	headerRequestID = "X-Request-ID"
 	headerCursor    = "EXECD-COMMANDS-TAIL-CURSOR"
+	headerKeptFrom  = "X-Celld-Log-Kept-From"
 )
 
 // open are the paths that need no token: they tell nothing.

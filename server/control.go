@@ -169,6 +169,9 @@ func newWait(q *openapi.WaitRequest) (*wait, error) {
 	case q.Status != nil && (q.Path == nil || w.status < 100 || w.status > 599):
 		return nil, badRequest("status must be between 100 and 599 and needs path")
 	}
+	if q.Pattern != nil && *q.Pattern == "" {
+		return nil, badRequest("pattern must not be empty")
+	}
 	if q.Pattern != nil {
 		re, err := regexp.Compile(*q.Pattern)
 		if err != nil {
@@ -320,7 +323,9 @@ func (m *matcher) OnStderr(o hooks.Output) { m.err.Feed(o, m.emit) }
 // Flush implements hooks.Writer.
 func (m *matcher) Flush() error {
 	for _, t := range []*hooks.Text{&m.out, &m.err} {
-		m.line(t.Unfinished(), 0, true)
+		if text := t.Unfinished(); len(text) > 0 { // nothing is no line
+			m.line(text, 0, true)
+		}
 	}
 	if m.matched {
 		return errMatched

@@ -3,7 +3,9 @@ package server
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/celld/celld/backends"
@@ -84,6 +86,9 @@ func (s *Server) listExecutions(c echo.Context) error {
 	kind, state := c.QueryParam("kind"), c.QueryParam("state")
 	if state != "" && state != "running" && state != "finished" {
 		return badQuery("state must be running or finished, not %q", state)
+	}
+	if kind != "" && !slices.Contains(backends.Kinds, kind) {
+		return badQuery("kind must be one of %s, not %q", strings.Join(backends.Kinds, ", "), kind)
 	}
 	list := []openapi.Execution{}
 	for _, e := range s.controller.Executions(func(e *backends.Execution) bool {

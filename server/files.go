@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"net/url"
 	"path"
+	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/celld/celld/files"
@@ -298,6 +301,7 @@ func (s *Server) downloadFile(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	exactRange(c.Request().Header)
 	inLines := hasOffset || hasLimit
 	if inLines && c.Request().Header.Get("Range") != "" {
 		return badQuery("offset and limit count lines; they exclude a range of bytes")
@@ -371,9 +375,29 @@ func sendFile(c echo.Context, content *files.Content) error {
 	case http.StatusPreconditionFailed:
 		return &problem{w.refused, openapi.ErrorCodeConflict, "the file is not the version asked for"}
 	case http.StatusRequestedRangeNotSatisfiable:
-		return &problem{w.refused, openapi.ErrorCodeUnknown, "the range is not within the file's " + strconv.FormatInt(content.Size, 10) + " bytes"}
+		return &problem{w.refused, openapi.ErrorCodeRangeNotSatisfiable, "the range is not within the file's " + strconv.FormatInt(content.Size, 10) + " bytes"}
 	}
 	return &problem{w.refused, openapi.ErrorCodeRuntimeError, "the file can't be read"}
+}
+
+var hugeNumber = regexp.MustCompile(`\d{19,}`)
+
+// exactRange rewrites what net/http reads otherwise than RFC 9110 section 14 has it: a unit that isn't bytes, numbers
+// of any size, and the last 0 bytes, which no file has.
+func exactRange(h http.Header) {
+	unit, specs, _ := strings.Cut(h.Get("Range"), "=")
+	if !strings.EqualFold(unit, "bytes") {
+		h.Del("Range")
+		return
+	}
+	most := strconv.FormatInt(math.MaxInt64, 10)
+	all := strings.Split(hugeNumber.ReplaceAllString(specs, most), ",")
+	for i, spec := range all {
+		if last, ok := strings.CutPrefix(strings.TrimSpace(spec), "-"); ok && last != "" && strings.Trim(last, "0") == "" {
+			all[i] = most + "-"
+		}
+	}
+	h.Set("Range", "bytes="+strings.Join(all, ","))
 }
 
 // bodyWriter writes a response's body and gives up on a client that accepts nothing for writeTimeout.

@@ -279,11 +279,11 @@ func TestDownloadsHaveRangesConditionsAndANameToSaveUnder(t *testing.T) {
 	}
 	f.do("GET", target, nil, "If-Match", `"other"`).refused(t, 412, openapi.ErrorCodeConflict)
 	out := f.do("GET", target, nil, "Range", "bytes=10-20")
-	out.refused(t, 416, openapi.ErrorCodeUnknown)
+	out.refused(t, 416, openapi.ErrorCodeRangeNotSatisfiable)
 	if out.header.Get("Content-Range") != "bytes */10" || out.header.Get("Content-Disposition") != "" {
 		t.Errorf("%v", out.header)
 	}
-	f.do("GET", target, nil, "Range", "bytes=x").refused(t, 416, openapi.ErrorCodeUnknown)
+	f.do("GET", target, nil, "Range", "bytes=x").refused(t, 416, openapi.ErrorCodeRangeNotSatisfiable)
 	f.get("/files/download", "path", "missing").refused(t, 404, openapi.ErrorCodeFileNotFound)
 }
 

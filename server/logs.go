@@ -51,12 +51,14 @@ func sendLog(c echo.Context, log *hooks.Store, pick func(cursor int64) ([]hooks.
 		}
 		cursor = n
 	}
+	base, _ := log.Bounds()
 	ranges, next := pick(cursor)
 	size := int64(0)
 	for _, r := range ranges {
 		size += r.To - r.From
 	}
 	h := c.Response().Header()
+	h.Set(headerKeptFrom, strconv.FormatInt(base, 10))
 	h.Set(headerCursor, strconv.FormatInt(next, 10))
 	h.Set(echo.HeaderContentType, "text/plain; charset=utf-8")
 	h.Set(echo.HeaderContentLength, strconv.FormatInt(size, 10))

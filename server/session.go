@@ -116,7 +116,7 @@ func (s *Server) deleteSession(c echo.Context) error {
 
 // sessionLog is GET /session/{id}/logs.
 func (s *Server) sessionLog(c echo.Context) error {
-	log, err := s.controller.SessionLog(c.Param("id"))
+	log, err := s.controller.SessionLog(c.Request().Context(), c.Param("id"))
 	if err != nil {
 		return err
 	}

@@ -79,6 +79,11 @@ func (s *serveCmd) check() error {
 			return fmt.Errorf("the access token file %s is empty", s.AccessTokenFile)
 		}
 	}
+	if s.Listen != "" {
+		if _, _, err := net.SplitHostPort(s.Listen); err != nil {
+			return fmt.Errorf("--listen %s: want HOST:PORT", s.Listen)
+		}
+	}
 	if s.AccessToken == "" && s.Listen != "" && !s.InsecureNoAuth && !loopback(s.Listen) {
 		return fmt.Errorf("--listen %s can be reached from other machines and there is no access token: "+
 			"give one with --access-token, or say --insecure-no-auth", s.Listen)

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -39,10 +40,18 @@ func main() {
 	if len(os.Args) == 1 {
 		os.Args = append(os.Args, "--help")
 	}
+	if os.Args[1] == "--version" {
+		os.Args[1] = "version"
+	}
 	var c cli
-	k := kong.Parse(&c, kong.Name("celld"), kong.UsageOnError(), kong.Description(
+	parser := kong.Must(&c, kong.Name("celld"), kong.Description(
 		"Runs shell commands, persistent bash sessions and code cells for AI agents, notebook clients and generated SDKs, "+
 			"over HTTP with event streams. Every flag can also be given as a variable, --a-b as CELLD_A_B; the flag wins."))
+	k, err := parser.Parse(os.Args[1:])
+	if err != nil {
+		err = fmt.Errorf("%w; celld --help tells what there is", err)
+	}
+	parser.FatalIfErrorf(err)
 	k.FatalIfErrorf(k.Run())
 }
 
@@ -51,6 +60,9 @@ func (s *serveCmd) Run() error {
 	if err != nil {
 		return err
 	}
+	if emptyToken(os.Args) {
+		return errors.New("--access-token is empty; without a token leave it out")
+	}
 	if err := s.hideSecrets(); err != nil {
 		return err
 	}
@@ -58,6 +70,16 @@ func (s *serveCmd) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
 	defer stop()
 	return s.serve(ctx, log)
+}
+
+// emptyToken says that a token was meant to be given: a variable that isn't set, most likely.
+func emptyToken(args []string) bool {
+	for i, arg := range args {
+		if arg == "--access-token=" || arg == "" && args[i-1] == "--access-token" {
+			return true
+		}
+	}
+	return false
 }
 
 // stopSignals are what ends the daemon: what was ignored when it started stays so, as nohup wants it.
