@@ -8,6 +8,7 @@ import (
 	"sort"
 	"sync"
 	"time"
+	"unicode/utf8"
 )
 
 // IdleInterval is the silence after which a writer that implements Idler is called.
@@ -350,9 +351,10 @@ func (j *Journal) takeBack(r *reader, k kind, w Writer) error {
 		r.cut[k] = &cut
 		return nil
 	}
-	// Go back until the line's beginning, or what is kept of it, is there.
+	// Go back until the line's beginning, or what is kept of it, is there. A piece of a line that isn't UTF-8 may have begun
+	// in what looks like a character, and that is held back whole.
 	first := len(parts) - 1
-	for want := int64(cut.Len()) - last.to + last.from; want > 0 && first > 0; {
+	for want := max(int64(cut.Len()), utf8.UTFMax-1) - last.to + last.from; want > 0 && first > 0; {
 		first--
 		want -= parts[first].to - parts[first].from
 	}

@@ -141,6 +141,27 @@ func TestResumingAnywhereJoinsToTheUncutStream(t *testing.T) {
 	}
 }
 
+func TestResumingInWhatLooksLikeACharacterLosesNothing(t *testing.T) {
+	all := "\xff\x80\xc3" + strings.Repeat("\xf0\x9f", MaxLine/2+8) // a record ends where a piece begins, in f0 9f
+	for cut := MaxLine - 6; cut < MaxLine+8; cut++ {
+		j := NewJournal(Config{})
+		j.OnInit(Init{})
+		j.OnStdout(Output{Data: []byte(all[:cut])})
+		j.OnStatus(Status{State: StateQueued})
+		c := newClient(Raw, 0)
+		err := j.Replay(t.Context(), 0, c)
+		j.OnStdout(Output{Data: []byte(all[cut:])})
+		j.OnComplete(Complete{})
+		rest := newClient(Raw, c.last)
+		if err = errors.Join(err, j.Follow(t.Context(), c.last, rest)); err != nil {
+			t.Fatal(err)
+		}
+		if got := joined(c.got, "stdout") + joined(rest.got, "stdout"); got != all {
+			t.Errorf("cut after %d bytes: %d, want %d", cut, len(got), len(all))
+		}
+	}
+}
+
 func TestReadersOfAFullPieceResumeWithoutLoss(t *testing.T) {
 	long := strings.Repeat("x", MaxLine-3)
 	for _, rest := range []string{"", "\n", "y", "y\n", "\r\nz"} {
