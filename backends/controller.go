@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/celld/celld/hooks"
@@ -265,6 +267,10 @@ func (c *Controller) finish(ctx context.Context, e *Execution, run *Run, turn *p
 		} else {
 			failure = &hooks.ExecError{Name: "RuntimeError", Value: err.Error()}
 		}
+	}
+	if failure != nil && run.Exit && failure.ExitCode == nil && ctx.Err() != nil { // stopped before it began: what SIGTERM would have left
+		code := 128 + int(syscall.SIGTERM)
+		failure.Value, failure.ExitCode = strconv.Itoa(code), &code
 	}
 	if failure != nil && len(failure.Traceback) == 0 {
 		failure.Traceback = []string{failure.Error()}

@@ -117,7 +117,11 @@ func (b *Sessions) Prepare(_ context.Context, req Request) (*Run, error) {
 		out.call, errs.call = h.OnStdout, h.OnStderr
 		run.Note = func(state, detail string) { h.OnStatus(hooks.Status{State: state, Detail: detail}) }
 		exit, err := s.Run(ctx, run)
+		var refused *shellrun.RequestError
 		switch {
+		case errors.As(err, &refused): // what was fine when the run was accepted, as a variable that is readonly since
+			code := 1
+			return &hooks.ExecError{Name: "CommandExecError", Value: "1", ExitCode: &code, Traceback: []string{refused.Error()}}
 		case errors.Is(err, shellrun.ErrSessionClosed) && ctx.Err() == nil:
 			return &hooks.ExecError{Name: "CommandInterrupted", Value: "the session was deleted"}
 		case errors.Is(err, shellrun.ErrSessionLost):

@@ -162,6 +162,9 @@ func (s *Session) Check(run SessionRun) error {
 	if err := checkEnv(run.Env); err != nil {
 		return err
 	}
+	if err := s.checkFrozen(run.Env); err != nil {
+		return err
+	}
 	_, err := s.resolve(run)
 	return err
 }

@@ -106,3 +106,22 @@ func TestCommandLinesThatCannotBeMeant(t *testing.T) {
 		}
 	}
 }
+
+// TestARunThatNeverBeganHasAnExitStatus: SDKs read a number from the error.
+func TestARunThatNeverBeganHasAnExitStatus(t *testing.T) {
+	d := start(t, launch{})
+	first := d.open("/session/w/run", m{"command": "echo ready; mkfifo p; read <p; readonly R=1", "create": true})
+	first.until(prints("ready"))
+	late := d.inSession("w", "echo no", m{"timeout": 1})
+	if late.code != 143 || late.failed() != "CommandTimeout" || late.end.ExitCode == nil || *late.end.ExitCode != 143 {
+		t.Errorf("its timeout passed in the queue: %+v", late.end)
+	}
+	refused := d.open("/session/w/run", m{"command": "echo no", "envs": m{"R": "2"}})
+	refused.until(func(e event) bool { return e.Type == "status" && e.State == "queued" })
+	d.command("echo >p")
+	if o := refused.rest(); o.code != 1 || o.end.ExitCode == nil || !strings.Contains(o.end.Error.Traceback[0], "R is readonly") {
+		t.Errorf("a variable that is readonly: %+v", o.end)
+	}
+	first.rest()
+	d.refused(http.StatusBadRequest, http.MethodPost, "/session/w/run", m{"command": "echo no", "envs": m{"R": "2"}})
+}
