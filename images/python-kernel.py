@@ -11,9 +11,13 @@ Cells may replace, close or delete sys.stdout and sys.stderr. ipykernel flushes 
 fails would cost the reply: here it costs nothing.
 """
 
+import codecs
 import contextlib
+import os
+import select
 import signal
 import sys
+import threading
 import traceback
 import types
 
@@ -53,10 +57,46 @@ def interrupt(signum, frame):
 
 
 class Stream(OutStream):
-    """The stock stream, flushed whenever it holds LIMIT characters."""
+    """The stock stream, flushed whenever it holds LIMIT characters.
+
+    What programs and libraries write to the descriptor comes through a pipe that a thread reads. The end of a
+    cell reads it too: what was written before is the cell's, and comes before its value.
+    """
 
     LIMIT = 512 * 1024
+    PIPE = 64 * 1024
     held = 0
+
+    def _setup_stream_redirects(self, name):
+        self.piped = threading.RLock()  # guards the reading of the pipe
+        self.decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        super()._setup_stream_redirects(name)
+
+    def _watch_pipe_fd(self):
+        try:
+            os.set_blocking(self._fid, False)
+            ready = select.poll()
+            ready.register(self._fid, select.POLLIN)
+            while self._should_watch:
+                ready.poll()
+                self.drain()
+        except Exception:
+            self._exc = sys.exc_info()
+
+    def drain(self, final=False):
+        """Write what is in the pipe; final also half a character."""
+        with self.piped:
+            while self._should_watch:
+                try:
+                    data = os.read(self._fid, self.PIPE)
+                except BlockingIOError:
+                    break
+                if not data:  # somebody has closed the descriptor
+                    self._should_watch = False
+                self.write(self.decode(data))
+                os.write(self._original_stdstream_copy, data)
+            if final and (rest := self.decode(b"", True)):
+                self.write(rest)
 
     def write(self, string):
         if isinstance(string, str):
@@ -78,6 +118,12 @@ class Stream(OutStream):
         self.held = 0
         super().flush()
 
+    def settle(self):
+        """Flush, with what others have written to the descriptor."""
+        if self._should_watch:
+            self.drain(final=True)
+        self.flush()
+
     def close(self):
         if runs_cell(sys._getframe()):  # later cells print all the same
             self.flush()
@@ -94,10 +140,10 @@ class Standard:
 
     def flush(self):
         """Flush both; one that fails has lost what it held, and nothing else."""
-        for stream in self.own, getattr(sys, self.name, None):
+        for flush in self.own.settle, getattr(getattr(sys, self.name, None), "flush", None):
             try:
-                if stream is not None:
-                    stream.flush()
+                if flush is not None:
+                    flush()
             except Exception:
                 pass
             except BaseException:

@@ -207,13 +207,13 @@ func listed(d *daemon) {
 func signals(d *daemon) {
 	id := d.background("trap 'echo hup $((++n))' HUP; trap 'echo usr; exit 9' USR1; echo up; while :; do sleep 977.1 & wait $!; done")
 	d.waitFor(id, m{"pattern": "up"}, "pattern")
-	for i, name := range []string{"HUP", "SIGHUP", "hup", "1"} {
+	for i, name := range []any{"HUP", "SIGHUP", "hup", "1", 1} {
 		if got := d.call("POST", "/command/"+id+"/signal", m{"signal": name}, nil); got != 200 {
-			d.t.Errorf("%s: %d", name, got)
+			d.t.Errorf("%v: %d", name, got)
 		}
 		d.waitFor(id, m{"pattern": fmt.Sprint("^hup ", i+1, "$")}, "pattern")
 	}
-	for _, bad := range []any{"SIGNONE", "", "0", "65", "-1", 1, nil} {
+	for _, bad := range []any{"SIGNONE", "", "0", "65", "-1", 0, 65, 1.5, true, nil} {
 		d.refused(400, "POST", "/command/"+id+"/signal", m{"signal": bad})
 	}
 	if got := d.call("POST", "/command/"+id+"/signal", m{"signal": "USR1"}, nil); got != 200 {
@@ -222,7 +222,7 @@ func signals(d *daemon) {
 	if code := d.awaitExit(id); code != 9 {
 		d.t.Errorf("exit status %d", code)
 	}
-	if text, _ := d.logs(id, ""); text != "up\nhup 1\nhup 2\nhup 3\nhup 4\nusr\n" {
+	if text, _ := d.logs(id, ""); text != "up\nhup 1\nhup 2\nhup 3\nhup 4\nhup 5\nusr\n" {
 		d.t.Errorf("log: %q", text)
 	}
 	d.refused(409, "POST", "/command/"+id+"/signal", m{"signal": "TERM"})

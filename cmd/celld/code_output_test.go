@@ -246,6 +246,17 @@ func testCellOutput(t *testing.T, shared *daemon) {
 			t.Errorf("printed %q", o.out())
 		}
 	})
+	t.Run("programs' output is the cell's", func(t *testing.T) {
+		for i := range 100 {
+			o := ok(t, fmt.Sprintf("import os, subprocess; print('a'); subprocess.run('printf b%d; printf e >&2', shell=True); os.write(1, b'\\xc3'); 'value'", i))
+			if want := fmt.Sprintf("a\nb%d\ufffd", i); o.out() != want || strings.Join(o.stderr, "") != "e" {
+				t.Fatalf("printed %q and %q, want %q", o.out(), o.stderr, want)
+			}
+			if e := o.events[len(o.events)-2]; e.Type != "result" {
+				t.Fatalf("%+v comes after the value", e)
+			}
+		}
+	})
 	t.Run("a cell's answer can be had in one piece", func(t *testing.T) {
 		var answer struct {
 			Stdout, Stderr string

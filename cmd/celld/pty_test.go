@@ -120,7 +120,11 @@ func (c *tty) take(kind int, data []byte) {
 		if err := json.Unmarshal(data, &x); err != nil {
 			c.t.Errorf("%q: %v", data, err)
 		}
-		c.live = c.live || x.Type == "connected"
+		if x.Type == "connected" {
+			if c.live = true; len(c.out) == 0 { // nothing to replay
+				c.from = x.Offset
+			}
+		}
 		c.texts = append(c.texts, x)
 		return
 	}
@@ -244,9 +248,6 @@ func (c *tty) text() string {
 func (c *tty) offset() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.out) == 0 && len(c.texts) > 0 {
-		return c.texts[0].Offset
-	}
 	return c.from + int64(len(c.out))
 }
 

@@ -269,7 +269,7 @@ func TestValidateResponse(t *testing.T) {
 		{"GET", "/command/status/x", 200, asJSON, `{"id":"x","content":"ls","running":true,"started_at":"2025-01-02T03:04:05.6Z","background":false}`, true},
 		{"GET", "/command/status/x", 200, asJSON, `{"id":"x","content":"ls","running":true,"started_at":"yesterday","background":false}`, false},
 		{"GET", "/command/status/x", 200, asJSON, `{"id":"x","content":"ls","running":true,"started_at":"2025-01-02T03:04:05Z","background":false,"more":1}`, false},
-		{"GET", "/command/x/logs", 200, typ("Content-Type", "text/plain; charset=utf-8", "Execd-Commands-Tail-Cursor", "3"), "abc", true},
+		{"GET", "/command/x/logs", 200, typ("Content-Type", "text/plain; charset=utf-8", "Execd-Commands-Tail-Cursor", "3", "X-Celld-Log-Kept-From", "0"), "abc", true},
 		{"GET", "/command/x/logs", 200, typ("Content-Type", "text/plain"), "abc", false},
 		{"GET", "/code/contexts", 200, asJSON, `[]`, true},
 		{"GET", "/code/contexts", 200, asJSON, `null`, false},
