@@ -50,7 +50,7 @@ func TestProcessOneReapsOrphansAndKeepsStatuses(t *testing.T) {
 		}
 	}
 	h.wait() // every orphan has died
-	d.settled("zombies", func() int { return len(children(t, d.pid())) }, 0)
+	d.settled("zombies", d.children, 0)
 	if o := d.inSession("s", "sleep 981.1 & (setsid sleep 981.2 &); echo $?"); o.out() != "0" {
 		t.Errorf("%q", o.stdout)
 	}
@@ -58,33 +58,83 @@ func TestProcessOneReapsOrphansAndKeepsStatuses(t *testing.T) {
 	d.ended(o, "CommandTimeout", 143)
 }
 
-// children are the child processes of pid, the dead ones that nobody has waited for included.
-func children(t *testing.T, pid int) []string {
-	t.Helper()
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+// children are the daemon's child processes, the dead ones that nobody has waited for included.
+func (d *daemon) children() []string {
+	d.t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", d.pid()))
 	if err != nil || len(files) == 0 {
-		t.Fatalf("children of %d: %v", pid, err)
+		d.t.Fatalf("children of %d: %v", d.pid(), err)
 	}
 	var all []string
 	for _, file := range files {
 		text, _ := os.ReadFile(file) // a thread may have gone
-		all = append(all, strings.Fields(string(text))...)
+		for _, pid := range strings.Fields(string(text)) {
+			args, _ := os.ReadFile("/proc/" + pid + "/cmdline") // nothing, if it is dead
+			all = append(all, pid+" "+strings.ReplaceAll(string(args), "\x00", " "))
+		}
 	}
 	return all
 }
 
-// settled checks that a count comes down to what is wanted: what follows the end of an answer takes a moment, in which
-// other requests are answered.
-func (d *daemon) settled(what string, count func() int, most int) {
+// descriptors are the daemon's open files.
+func (d *daemon) descriptors() []string {
 	d.t.Helper()
-	got := 0
-	for range 500 {
-		if got = count(); got <= most {
-			return
-		}
-		d.call("GET", "/ping", nil, nil)
+	all := d.names("fd")
+	for i, fd := range all {
+		target, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", d.pid(), fd)) // nothing, if it has been closed
+		all[i] = fd + " " + target
 	}
-	d.t.Errorf("%d %s, want at most %d", got, what, most)
+	return all
+}
+
+// threads are the daemon's.
+func (d *daemon) threads() []string {
+	d.t.Helper()
+	return d.names("task")
+}
+
+// names are those in a folder of /proc that is about the daemon.
+func (d *daemon) names(folder string) (all []string) {
+	d.t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/%s", d.pid(), folder))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return all
+}
+
+// files are what is in the daemon's folders.
+func (d *daemon) files() (all []string) {
+	for _, dir := range []string{d.run, d.ws, d.data} {
+		filepath.WalkDir(dir, func(path string, _ os.DirEntry, _ error) error { all = append(all, path); return nil })
+	}
+	return all
+}
+
+// fewest is the least that there is of something, or the first that is enough: what follows the end of an answer takes a
+// moment, in which other requests are answered. Their connections aren't kept, as they would count.
+func (d *daemon) fewest(things func() []string, enough int) []string {
+	d.t.Helper()
+	least := things()
+	for i := 0; i < 500 && len(least) > enough; i++ {
+		d.call("GET", "/ping", nil, nil)
+		d.http.CloseIdleConnections()
+		if got := things(); len(got) < len(least) {
+			least = got
+		}
+	}
+	return least
+}
+
+// settled checks that things come down to as many as are wanted.
+func (d *daemon) settled(what string, things func() []string, most int) {
+	d.t.Helper()
+	if got := d.fewest(things, most); len(got) > most {
+		d.t.Errorf("%d %s, want at most %d: %q", len(got), what, most, got)
+	}
 }
 
 func TestWhatAKilledDaemonLeavesEndsWithTheNextStart(t *testing.T) {
@@ -294,27 +344,6 @@ func (w withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.next.RoundTrip(r)
 }
 
-// usage is what a daemon holds.
-type usage struct{ descriptors, threads, children, files int }
-
-func (d *daemon) usage() (u usage) {
-	d.t.Helper()
-	proc := fmt.Sprintf("/proc/%d", d.pid())
-	fds, err := os.ReadDir(proc + "/fd")
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	threads, err := os.ReadDir(proc + "/task")
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	for _, dir := range []string{d.run, d.ws, d.data} {
-		filepath.WalkDir(dir, func(string, os.DirEntry, error) error { u.files++; return nil })
-	}
-	u.descriptors, u.threads, u.children = len(fds), len(threads), len(children(d.t, d.pid()))
-	return u
-}
-
 func TestThousandsOfCallsLeaveNothing(t *testing.T) {
 	d := start(t, launch{raw: true})
 	work := func(commands, dropped int) {
@@ -335,6 +364,7 @@ func TestThousandsOfCallsLeaveNothing(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		var ids []string
 		for i := range dropped {
 			var s *stream
 			switch text := h.held("echo up; sleep 986.1 | cat"); i % 3 {
@@ -343,27 +373,30 @@ func TestThousandsOfCallsLeaveNothing(t *testing.T) {
 			case 1:
 				s = d.open("/session/s/run", m{"command": text, "create": true})
 			case 2:
-				s = d.open("/executions/"+d.background("(setsid sleep 986.2 &); echo up")+"/events", nil)
+				id := d.background(h.held("(setsid sleep 986.2 &); echo up"))
+				ids = append(ids, id)
+				s = d.open("/executions/"+id+"/events", nil)
 			}
 			s.until(prints("up"))
 			s.close()
 		}
-		var list []commandStatus
-		d.call("GET", "/command", nil, &list)
-		for _, st := range list {
-			if len(st.Survivors) > 0 {
-				d.call("DELETE", "/command?id="+st.ID, nil, nil)
+		for _, id := range ids {
+			d.awaitExit(id) // as long as a command runs, it has no survivors
+			if left := d.status(id).Survivors; len(left) != 1 {
+				t.Errorf("%d survive %s, want 1", len(left), id)
 			}
+			d.call("DELETE", "/command?id="+id, nil, nil)
 		}
 		d.inSession("s", "exec 9>&-") // so that the last of its runs has ended
 		h.wait()
 		d.http.CloseIdleConnections()
 	}
 	work(80, 12)
-	base := d.usage()
+	descriptors, children := len(d.fewest(d.descriptors, 0)), len(d.fewest(d.children, 1))
+	threads, files := len(d.threads()), len(d.fewest(d.files, 0))
 	work(500, 102)
-	d.settled("descriptors", func() int { return d.usage().descriptors }, base.descriptors)
-	d.settled("children", func() int { return d.usage().children }, base.children)
-	d.settled("threads", func() int { return d.usage().threads }, base.threads+8) // the runtime keeps what a busy moment needed
-	d.settled("files", func() int { return d.usage().files }, base.files+2)       // the pipe by which this test waits
+	d.settled("descriptors", d.descriptors, descriptors)
+	d.settled("children", d.children, children)
+	d.settled("threads", d.threads, threads+8) // the runtime keeps what a busy moment needed
+	d.settled("files", d.files, files+1)       // the pipe by which this test waits
 }
