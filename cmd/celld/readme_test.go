@@ -27,7 +27,7 @@ func TestExamplesOfTheReadme(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, want := range []string{
-		`"text":"hello"`, `"evalue":"2"`, `"running":`, `"event":"exit"`, "done", `"session_id":"work"`, `"text":"/tmp 42"`,
+		`"text":"hello"`, `"evalue":"2"`, `"running":`, `"event":"exit"`, "done", `"session_id":"main"`, `"text":"/tmp 42"`,
 		"3.141592653589793", `2.718281828459045`, `[ 1, 4, 9 ]`, `"text":"\"linux\""`, `"stdout":"Linux\n"`, "# celld", `upper"],"metadata"`, `"nbformat":4`, "/tmp/hello.txt", `"text":"done"`,
 		`"text":"{\"columns\":[\"answer\",\"VERSION()\"],\"rows\":[[\"42\",`,
 	} {
