@@ -7,6 +7,7 @@ nor in a file. A line on descriptor 3 says that the server listens.
 import json
 import os
 import sys
+import tempfile
 
 
 def main():
@@ -19,6 +20,7 @@ def main():
 
     # Only while the server sets itself up: kernels don't see these.
     os.environ.update(given["setup_env"])
+    tempfile.tempdir = given["dir"]  # jupyter_core makes a directory for JUPYTER_NO_CONFIG, and leaves it behind
 
     from jupyter_server.serverapp import ServerApp
     from jupyter_server.services.sessions.sessionmanager import SessionManager
@@ -56,6 +58,7 @@ def main():
     app.kernel_spec_manager.kernel_dirs  # noqa: B018: computed now, from the variables that are about to go
     for name in given["setup_env"]:
         os.environ.pop(name, None)
+    tempfile.tempdir = None
 
     def announce():
         ready.write("ready\n")

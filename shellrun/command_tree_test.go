@@ -80,16 +80,15 @@ func TestCommandSurvivorWritesOn(t *testing.T) {
 	s := tt.run(Command{Text: `(read x <$FIFO; echo late; echo 'late err' >&2; echo still here) & echo now`, Env: map[string]string{"FIFO": fifo}})
 	s.want("now\n", 0)
 	tt.release(fifo)
-	s.late.await("still here\n")
-	for _, line := range []string{"late\n", "late err\n"} {
+	for _, p := range s.pumps {
+		<-p.done
+	}
+	for _, line := range []string{"late\n", "late err\n", "still here\n"} {
 		if !strings.Contains(s.late.String(), line) {
 			t.Errorf("late output %q", s.late.String())
 		}
 	}
 	s.want("now\n", 0)
-	for _, p := range s.pumps {
-		<-p.done
-	}
 }
 
 // TestCommandStopEndsTheTree: each text says "up" when all of it runs.
