@@ -27,9 +27,7 @@ setup: ## install what running needs, into .celld/ where it can; at once when it
 	@images/setup-mariadb.sh
 
 setup-tests: setup ## install what the tests use beside: public SDKs, web applications, another Jupyter server
-	@images/setup-sdk.sh
-	@images/setup-apps.sh
-	@images/setup-gateway.sh
+	@images/setup-tests.sh
 
 build: ## build the programs into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
