@@ -90,6 +90,25 @@ func askJSON[T any](ctx context.Context, p *peer, method, path, body string) (T,
 	return x, nil
 }
 
+// fetch reads an answer whole and checks its size.
+func (p *peer) fetch(ctx context.Context, path string, size int64) error {
+	resp, err := p.send(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	n := p.counters.Get().(*counter)
+	defer p.counters.Put(n)
+	got, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, resp.Body, n.buf[:]) // not Discard's own ReadFrom: its buffer is small
+	if err != nil {
+		return err
+	}
+	if got != size {
+		return fmt.Errorf("%s gave %d bytes", path, got)
+	}
+	return nil
+}
+
 // call is a POST that runs something to a good end.
 type call struct {
 	path, body string

@@ -64,28 +64,7 @@ func (pattern) Read(p []byte) (int, error) {
 
 // download reads a file whole and checks its size.
 func (p *peer) download(ctx context.Context, name string, size int64) error {
-	resp, err := p.send(ctx, http.MethodGet, "/files/download?path="+name, nil)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	n := p.counters.Get().(*counter)
-	defer p.counters.Put(n)
-	var got int64
-	for {
-		k, err := resp.Body.Read(n.buf[:])
-		got += int64(k)
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if got != size {
-		return fmt.Errorf("download of %d bytes gave %d", size, got)
-	}
-	return nil
+	return p.fetch(ctx, "/files/download?path="+name, size)
 }
 
 // upload sends a new file, checks its size and removes it.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -53,32 +52,6 @@ func floorBytes(w http.ResponseWriter, r *http.Request) {
 		}
 		size -= int64(n)
 	}
-}
-
-// fetch reads an answer whole and checks its size.
-func (p *peer) fetch(ctx context.Context, path string, size int64) error {
-	resp, err := p.send(ctx, http.MethodGet, path, nil)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	n := p.counters.Get().(*counter)
-	defer p.counters.Put(n)
-	var got int64
-	for {
-		k, err := resp.Body.Read(n.buf[:])
-		got += int64(k)
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if got != size {
-		return fmt.Errorf("%s gave %d bytes", path, got)
-	}
-	return nil
 }
 
 // proxied starts an app, celld and a bare proxy, and returns both proxies with the path under which each has the app.

@@ -184,13 +184,21 @@ func (s *Server) createCommandOperation(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	same, err := json.Marshal(q) // in one form, whatever the order of its fields
+	return s.createOnce(c, q.OperationID, openapi.OperationKindCommand, q, func(ctx context.Context) (*backends.Execution, error) {
+		return s.controller.Start(ctx, req)
+	})
+}
+
+// createOnce answers with the operation id, for which create is called unless it has been before. body is what was asked.
+func (s *Server) createOnce(c echo.Context, id string, kind openapi.OperationKind, body any,
+	create func(context.Context) (*backends.Execution, error)) error {
+	same, err := json.Marshal(body) // in one form, whatever the order of its fields
 	if err != nil {
 		return err
 	}
 	ctx := context.WithoutCancel(c.Request().Context()) // others may wait for it as well
-	op, err := s.operations.once(q.OperationID, openapi.OperationKindCommand, same, func() (string, error) {
-		e, err := s.controller.Start(ctx, req)
+	op, err := s.operations.once(id, kind, same, func() (string, error) {
+		e, err := create(ctx)
 		if err != nil {
 			return "", err
 		}

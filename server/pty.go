@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"time"
 
@@ -68,25 +67,9 @@ func (s *Server) createPTYOperation(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	same, err := json.Marshal(q) // in one form, whatever the order of its fields
-	if err != nil {
-		return err
-	}
-	ctx := context.WithoutCancel(c.Request().Context()) // others may wait for it as well
-	op, err := s.operations.once(q.OperationID, openapi.OperationKindPTY, same, func() (string, error) {
-		e, err := s.controller.Create(ctx, req)
-		if err != nil {
-			return "", err
-		}
-		return e.ID, nil
+	return s.createOnce(c, q.OperationID, openapi.OperationKindPTY, q, func(ctx context.Context) (*backends.Execution, error) {
+		return s.controller.Create(ctx, req)
 	})
-	if err != nil {
-		return err
-	}
-	if op.failed() {
-		return op.err
-	}
-	return op.answer(c)
 }
 
 // terminal returns the terminal that a path names.
