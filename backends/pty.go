@@ -77,6 +77,9 @@ func terminalRefusal(err error) error {
 // ErrInputFull says that a terminal's program doesn't read its input, and that there is no room for more.
 var ErrInputFull = ptyrun.ErrInputFull
 
+// ErrInputClosed says that a program on pipes has been told the end of its input.
+var ErrInputClosed = ptyrun.ErrInputClosed
+
 // Terminal is what can be done to a terminal beside reading what it prints. It has one holder at a time, and only that
 // one may type. It is safe for concurrent use.
 type Terminal struct {
@@ -169,13 +172,21 @@ func (h *Holder) Holds() (yes bool) {
 	return yes
 }
 
-// Write gives input to the program; see ptyrun. The errors are ErrInputFull, os.ErrProcessDone after the end, and
-// ctx's.
+// Write gives input to the program; see ptyrun. The errors are ErrInputFull, ErrInputClosed, os.ErrProcessDone after
+// the end, and ctx's.
 func (h *Holder) Write(ctx context.Context, p []byte) error {
 	if !h.Holds() {
 		return nil
 	}
 	return h.terminal.t.Write(ctx, p)
+}
+
+// EndInput ends the program's input, behind what has been written; see ptyrun. The errors are those of Write.
+func (h *Holder) EndInput(ctx context.Context) error {
+	if !h.Holds() {
+		return nil
+	}
+	return h.terminal.t.EndInput(ctx)
 }
 
 // Resize changes the size; zeros are ignored. A size that can't be is an *Error.

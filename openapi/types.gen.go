@@ -423,6 +423,7 @@ func (e PTYMode) Valid() bool {
 
 // Defines values for PTYServerMessageCode.
 const (
+	PTYServerMessageCodeInputClosed  PTYServerMessageCode = "INPUT_CLOSED"
 	PTYServerMessageCodeInputFull    PTYServerMessageCode = "INPUT_FULL"
 	PTYServerMessageCodeInvalidFrame PTYServerMessageCode = "INVALID_FRAME"
 	PTYServerMessageCodeLagged       PTYServerMessageCode = "LAGGED"
@@ -434,6 +435,8 @@ const (
 // Valid indicates whether the value is a known member of the PTYServerMessageCode enum.
 func (e PTYServerMessageCode) Valid() bool {
 	switch e {
+	case PTYServerMessageCodeInputClosed:
+		return true
 	case PTYServerMessageCodeInputFull:
 		return true
 	case PTYServerMessageCodeInvalidFrame:
@@ -1236,7 +1239,12 @@ type PTYClientMessage struct {
 
 	// Data Input for stdin.
 	Data *string `json:"data,omitempty"`
-	Rows *int    `json:"rows,omitempty"`
+
+	// EOF With stdin, and data or not: the input ends here. On pipes the program's stdin is closed once it has read what
+	// came before. In a terminal it is the terminal's key for that, as a rule Ctrl-D, and means what the key means there:
+	// the end of a file at the start of a line.
+	EOF  *bool `json:"eof,omitempty"`
+	Rows *int  `json:"rows,omitempty"`
 
 	// Signal A name, with or without SIG, or a number: SIGINT, INT, 2, also as text.
 	Signal *Signal `json:"signal,omitempty"`

@@ -29,6 +29,7 @@ type input struct {
 	waiting bool          // the goroutine is there
 	stuck   bool          // the program has read nothing for too long, with pending full
 	room    chan struct{} // closed when something was written or dropped; nil when nobody waits
+	ended   bool          // nothing comes after pending
 	closed  bool
 }
 
@@ -39,6 +40,7 @@ func (in *input) open(file *os.File) {
 	in.file = file
 	in.conn, _ = file.SyscallConn() // fails for nil files only
 	in.flush()
+	in.shut()
 }
 
 // write is Terminal.Write.
@@ -67,8 +69,11 @@ func (in *input) write(ctx context.Context, p []byte) error {
 func (in *input) add(p []byte) (n int, room <-chan struct{}, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.closed {
+	switch {
+	case in.closed:
 		return 0, nil, os.ErrProcessDone
+	case in.ended:
+		return 0, nil, ErrInputClosed
 	}
 	if len(in.pending) == 0 && in.conn != nil {
 		n = in.put(p)
@@ -84,6 +89,21 @@ func (in *input) add(p []byte) (n int, room <-chan struct{}, err error) {
 		in.room = make(chan struct{})
 	}
 	return n, in.room, nil
+}
+
+// end closes the program's input once it has read what waits.
+func (in *input) end() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.ended = true
+	in.shut()
+}
+
+// shut closes the program's input if that is to be done and nothing waits any more. The caller holds mu.
+func (in *input) shut() {
+	if in.ended && in.file != nil && !in.waiting {
+		_ = in.file.Close() // it may be closed already
+	}
 }
 
 // giveUp says that nothing was written since room was got.
@@ -144,6 +164,9 @@ func (in *input) flush() {
 			if in.conn.Write(in.ready) != nil {
 				in.drop() // the end has come
 			}
+			in.mu.Lock()
+			defer in.mu.Unlock()
+			in.shut()
 		})
 	}
 }

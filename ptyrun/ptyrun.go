@@ -59,6 +59,8 @@ const (
 var (
 	ErrNoShell   = errors.New("there is neither bash nor sh here")
 	ErrInputFull = errors.New("the program doesn't read its input, and too much is waiting for it")
+
+	ErrInputClosed = errors.New("the program has been told the end of its input")
 )
 
 // RequestError says what is wrong with a request.
@@ -290,6 +292,17 @@ func (t *Terminal) PID() int {
 // half a second, the rest is dropped with [ErrInputFull], and so is further input, at once, until the program reads
 // again. Input before the start waits for it. After the end the error is [os.ErrProcessDone].
 func (t *Terminal) Write(ctx context.Context, p []byte) error { return t.input.write(ctx, p) }
+
+// EndInput ends the input behind what has been written. On pipes the program's stdin is closed, and further input fails with
+// [ErrInputClosed]. In a terminal it is the key that the terminal has for it, as a rule Ctrl-D (termios(3): VEOF), with
+// its errors those of Write.
+func (t *Terminal) EndInput(ctx context.Context) error {
+	if !t.Pipes() {
+		return t.Write(ctx, []byte{t.endKey()})
+	}
+	t.input.end()
+	return nil
+}
 
 // Pause stops reading what the program prints, which stops the program once the kernel's buffer is full, or goes on.
 func (t *Terminal) Pause(on bool) { t.flow.pause(on) }

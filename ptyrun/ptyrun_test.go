@@ -298,6 +298,33 @@ func TestInputAndSizeBeforeTheStartWaitForIt(t *testing.T) {
 	}
 }
 
+func TestEndOfInputBeforeTheStartWaitsForIt(t *testing.T) {
+	for _, pipes := range []bool{true, false} {
+		r, c := config(t)
+		out := newScreen(t)
+		c.Command, c.Stdout, c.Stderr = "cat; echo end", out, out
+		x, err := r.Prepare(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.UsePipes(pipes)
+		if err := x.Write(t.Context(), []byte("early\n")); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.EndInput(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		status, err := x.Run(t.Context())
+		out.finish()
+		if err != nil || status.Code != 0 {
+			t.Errorf("pipes %v: %+v, %v", pipes, status, err)
+		}
+		if out.until("early"); !strings.HasSuffix(strings.ReplaceAll(out.text(), "\r", ""), "early\nend\n") {
+			t.Errorf("pipes %v: %q", pipes, out.text())
+		}
+	}
+}
+
 func TestTerminalBelongsToItsUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("run this test as root: it starts a program as another user")

@@ -70,6 +70,19 @@ func (t *Terminal) key(sig syscall.Signal) error {
 	return t.signalForeground(sig) // no such ioctl here
 }
 
+// endKey is the key that ends input, or what it is in most terminals.
+func (t *Terminal) endKey() byte {
+	key := byte('D' - '@')
+	_ = t.withTTY(func(_, slave int) error { // before the start it is the usual one
+		termios, err := unix.IoctlGetTermios(slave, unix.TCGETS)
+		if err == nil && termios.Cc[unix.VEOF] != 0 {
+			key = termios.Cc[unix.VEOF]
+		}
+		return err
+	})
+	return key
+}
+
 // signalForeground sends a signal to the foreground process group. One that isn't the first process's is named by a
 // number only, so it is made sure first that a process of this tree is in it.
 func (t *Terminal) signalForeground(sig syscall.Signal) error {

@@ -258,7 +258,7 @@ func (k *ptySocket) binary(r io.Reader, buf []byte) error {
 	}
 	for k.mayType() {
 		n, err := r.Read(buf)
-		if n > 0 && !k.input(buf[:n]) {
+		if n > 0 && !k.took(k.holder.Write(k.ctx, buf[:n])) {
 			return nil
 		}
 		if err == io.EOF {
@@ -279,13 +279,15 @@ func (k *ptySocket) mayType() bool {
 	return k.holder != nil
 }
 
-// input gives input to the program and says whether more of the message is wanted.
-func (k *ptySocket) input(p []byte) bool {
-	switch err := k.holder.Write(k.ctx, p); {
+// took says whether the program has taken its input, with err, and more of the message is wanted.
+func (k *ptySocket) took(err error) bool {
+	switch {
 	case err == nil:
 		return true
 	case errors.Is(err, backends.ErrInputFull):
 		k.fault(openapi.PTYServerMessageCodeInputFull, err)
+	case errors.Is(err, backends.ErrInputClosed):
+		k.fault(openapi.PTYServerMessageCodeInputClosed, err)
 	}
 	return false // the end has come: who sends it says so
 }
@@ -319,11 +321,11 @@ func (k *ptySocket) handle(m *openapi.PTYClientMessage) error {
 		k.pause(m.Type == openapi.PTYClientMessageTypePause)
 		return nil
 	case openapi.PTYClientMessageTypeStdin:
-		if m.Data == nil {
+		if m.Data == nil && !value(m.EOF) {
 			return errors.New("data is missing")
 		}
-		if k.mayType() {
-			k.input([]byte(*m.Data))
+		if k.mayType() && (m.Data == nil || k.took(k.holder.Write(k.ctx, []byte(*m.Data)))) && value(m.EOF) {
+			k.took(k.holder.EndInput(k.ctx))
 		}
 		return nil
 	case openapi.PTYClientMessageTypeResize:

@@ -405,6 +405,7 @@ func TestTerminalMessagesThatCannotBeRead(t *testing.T) {
 	c.message("connected")
 	for _, text := range []string{
 		"", "x", "[]", "null", `{}`, `{"type":"dance"}`, `{"type":5}`, `{"type":"stdin"}`, `{"type":"stdin","data":5}`,
+		`{"type":"stdin","eof":false}`, `{"type":"stdin","data":"x","eof":1}`,
 		`{"type":"resize"}`, `{"type":"resize","cols":80}`, `{"type":"resize","cols":-1,"rows":5}`, `{"type":"resize","cols":100000,"rows":5}`,
 		`{"type":"resize","cols":1.5,"rows":5}`, `{"type":"signal"}`, `{"type":"signal","signal":"SIGNONE"}`, `{"type":"signal","signal":"0"}`,
 	} {
@@ -458,6 +459,67 @@ func TestTerminalOnPipes(t *testing.T) {
 	}
 	c.typed("exit 3\n")
 	if code := c.exit(); code != 3 || !strings.Contains(c.text(), "err\n") {
+		t.Errorf("exit code %d, %q", code, c.text())
+	}
+}
+
+func TestTerminalOnPipesIsToldTheEndOfItsInput(t *testing.T) {
+	d := start(t, launch{})
+	for _, x := range []struct {
+		what, command, want string
+		say                 []m
+	}{
+		{"with data", "cat; echo end", "one\ntwo\nend\n", []m{{"type": "stdin", "data": "one\n"}, {"type": "stdin", "data": "two\n", "eof": true}}},
+		{"alone", "wc -c", "0\n", []m{{"type": "stdin", "eof": true}}},
+		{"twice", "sort", "a\nb\n", []m{{"type": "stdin", "data": "b\na\n"}, {"type": "stdin", "eof": true}, {"type": "stdin", "eof": true}}},
+		{"of a shell", "", "42\n", []m{{"type": "stdin", "data": "echo $((40 + 2))\n", "eof": true}}},
+		{"behind much", "wc -c", "700000\n", []m{{"type": "stdin", "data": strings.Repeat("z", 700_000), "eof": true}}},
+	} {
+		c := d.attach(d.pty(m{"command": x.command}), "pty=0")
+		for _, text := range x.say {
+			c.say(text)
+		}
+		if code := c.exit(); code != 0 || c.text() != x.want {
+			t.Errorf("%s: exit code %d, %q", x.what, code, c.text())
+		}
+		for _, text := range c.texts {
+			if text.Type == "error" {
+				t.Errorf("%s: %+v", x.what, text)
+			}
+		}
+	}
+
+	c := d.attach(d.pty(m{"command": "cat; trap 'kill $!; exit 3' USR1; sleep 97.86 & echo ready; wait"}), "pty=0")
+	c.say(m{"type": "stdin", "eof": true})
+	c.until("ready\n")
+	c.typed("more")
+	if x := c.message("error"); x.Code != "INPUT_CLOSED" || x.Error == "" {
+		t.Errorf("%+v", x)
+	}
+	c.say(m{"type": "stdin", "data": "more"})
+	if x := c.message("error"); x.Code != "INPUT_CLOSED" {
+		t.Errorf("%+v", x)
+	}
+	c.say(m{"type": "signal", "signal": "SIGUSR1"})
+	if code := c.exit(); code != 3 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestTerminalEndOfInputIsItsKey(t *testing.T) {
+	d := start(t, launch{})
+	id := d.pty(m{"command": "cat; echo first; stty eof ^T; echo set; cat; exit 4"})
+	c := d.attach(id, "")
+	c.say(m{"type": "stdin", "data": "line\r", "eof": true})
+	c.until("first\r\n")
+	c.until("set\r\n")
+	v := d.attach(id, "mode=viewer")
+	v.say(m{"type": "stdin", "eof": true})
+	if x := v.message("error"); x.Code != "READ_ONLY" {
+		t.Errorf("%+v", x)
+	}
+	c.say(m{"type": "stdin", "eof": true})
+	if code := c.exit(); code != 4 || strings.Count(c.text(), "line\r\n") != 2 {
 		t.Errorf("exit code %d, %q", code, c.text())
 	}
 }
