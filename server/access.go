@@ -55,7 +55,7 @@ func (s *Server) hasToken(r *http.Request) bool {
 	if s.ownBearer(r.Header) {
 		return true
 	}
-	if r.Method == http.MethodGet {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return s.isToken(r.URL.Query().Get("access_token"))
 	}
 	return false

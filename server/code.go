@@ -61,6 +61,10 @@ func codeContext(x backends.Context) openapi.CodeContext {
 
 // listContexts is GET /code/contexts.
 func (s *Server) listContexts(c echo.Context) error {
+	if headOnly(c) { // to know a language may take a kernels' server
+		c.Response().Header().Set(echo.HeaderContentType, echo.MIMEApplicationJSON)
+		return c.NoContent(http.StatusOK)
+	}
 	all, err := s.controller.Contexts(c.Request().Context(), c.QueryParam("language"))
 	if err != nil {
 		return err

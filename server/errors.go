@@ -106,7 +106,7 @@ func (s *Server) onError(err error, c echo.Context) {
 	h := c.Response().Header()
 	h.Set(echo.HeaderContentType, echo.MIMEApplicationJSON)
 	c.Response().WriteHeader(p.status)
-	if c.Request().Method != http.MethodHead {
+	if !headOnly(c) {
 		c.Response().Write(body) // a client that is gone needs no answer
 	}
 }

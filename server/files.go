@@ -21,17 +21,16 @@ import (
 
 func (s *Server) fileRoutes() {
 	e := s.echo
-	e.GET("/files/info", s.fileInfo)
+	s.get("/files/info", s.fileInfo)
 	e.DELETE("/files", s.removeFiles)
 	e.POST("/files/permissions", s.setPermissions)
 	e.POST("/files/mv", s.moveFiles)
-	e.GET("/files/search", s.searchFiles)
+	s.get("/files/search", s.searchFiles)
 	e.POST("/files/replace", s.replaceInFiles)
 	e.POST("/files/upload", s.uploadFiles)
-	e.GET("/files/download", s.downloadFile)
-	e.HEAD("/files/download", s.downloadFile)
+	s.get("/files/download", s.downloadFile)
 	e.GET("/files/watch", s.watchFiles)
-	e.GET("/directories/list", s.listDirectory)
+	s.get("/directories/list", s.listDirectory)
 	e.POST("/directories", s.makeDirectories)
 	e.DELETE("/directories", s.removeDirectories)
 }
@@ -345,7 +344,7 @@ func sendLines(c echo.Context, content *files.Content, offset, limit int64) erro
 // sendBody answers with what write writes. A failure before the first byte is an error with its status, one after it
 // cuts the connection.
 func sendBody(c echo.Context, write func(io.Writer) error) error {
-	if c.Request().Method == http.MethodHead {
+	if headOnly(c) {
 		return c.NoContent(http.StatusOK)
 	}
 	err := write(newBodyWriter(c))

@@ -63,6 +63,9 @@ func sendLog(c echo.Context, log *hooks.Store, pick func(cursor int64) ([]hooks.
 	h.Set(echo.HeaderContentType, "text/plain; charset=utf-8")
 	h.Set(echo.HeaderContentLength, strconv.FormatInt(size, 10))
 	c.Response().WriteHeader(http.StatusOK)
+	if headOnly(c) {
+		return nil
+	}
 	control := http.NewResponseController(c.Response().Writer)
 	defer control.SetWriteDeadline(time.Time{})
 	buf := make([]byte, min(size, hooks.FlushBytes))

@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"net/http"
+	"strconv"
 
 	"github.com/celld/celld/openapi"
 	"github.com/labstack/echo/v4"
@@ -28,16 +29,28 @@ func (s *Server) ready(c echo.Context) error {
 
 // version is GET /version.
 func (s *Server) version(c echo.Context) error {
+	if headOnly(c) {
+		c.Response().Header().Set(echo.HeaderContentType, echo.MIMEApplicationJSON)
+		return c.NoContent(http.StatusOK)
+	}
 	return c.JSON(http.StatusOK, s.config.Version(c.Request().Context()))
 }
 
 func (s *Server) openapiYAML(c echo.Context) error {
-	return c.Blob(http.StatusOK, "application/yaml", openapi.YAML)
+	return document(c, "application/yaml", openapi.YAML)
 }
 
 func (s *Server) openapiJSON(c echo.Context) error {
-	return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, openapi.JSON())
+	return document(c, echo.MIMEApplicationJSON, openapi.JSON())
 }
 
 // docs is GET /docs: a page that shows openapi.json. It loads nothing from elsewhere.
-func (s *Server) docs(c echo.Context) error { return c.HTMLBlob(http.StatusOK, docsPage) }
+func (s *Server) docs(c echo.Context) error {
+	return document(c, echo.MIMETextHTMLCharsetUTF8, docsPage)
+}
+
+// document answers with text whose length is known, to HEAD too.
+func document(c echo.Context, mediaType string, text []byte) error {
+	c.Response().Header().Set(echo.HeaderContentLength, strconv.Itoa(len(text)))
+	return c.Blob(http.StatusOK, mediaType, text)
+}

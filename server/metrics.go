@@ -16,8 +16,8 @@ import (
 const metricsInterval = time.Second
 
 func (s *Server) metricsRoutes() {
-	s.echo.GET("/metrics", s.metrics)
-	s.echo.GET("/metrics/prometheus", s.prometheus)
+	s.get("/metrics", s.metrics)
+	s.get("/metrics/prometheus", s.prometheus)
 	s.echo.GET("/metrics/watch", s.watchMetrics)
 }
 

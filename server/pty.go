@@ -17,9 +17,9 @@ const partWithin = time.Second
 // terminalRoutes are the routes of terminals.
 func (s *Server) terminalRoutes() {
 	s.echo.POST("/pty", s.createPTY)
-	s.echo.GET("/pty", s.listPTYs)
+	s.get("/pty", s.listPTYs)
 	s.echo.POST("/pty/operations", s.createPTYOperation)
-	s.echo.GET("/pty/:id", s.getPTY)
+	s.get("/pty/:id", s.getPTY)
 	s.echo.DELETE("/pty/:id", s.deletePTY)
 	s.echo.GET("/pty/:id/ws", s.connectPTY)
 }

@@ -98,57 +98,67 @@ func New(c Config) *Server {
 
 func (s *Server) routes() {
 	e := s.echo
-	e.GET("/ping", s.ping)
-	e.GET("/healthz", s.ping)
-	e.GET("/readyz", s.ready)
-	e.GET("/version", s.version)
-	e.GET("/openapi.yaml", s.openapiYAML)
-	e.GET("/openapi.json", s.openapiJSON)
-	e.GET("/docs", s.docs)
+	s.get("/ping", s.ping)
+	s.get("/healthz", s.ping)
+	s.get("/readyz", s.ready)
+	s.get("/version", s.version)
+	s.get("/openapi.yaml", s.openapiYAML)
+	s.get("/openapi.json", s.openapiJSON)
+	s.get("/docs", s.docs)
 
 	e.POST("/command", s.runCommand)
 	e.DELETE("/command", s.interruptCommand)
-	e.GET("/command/status/:id", s.commandStatus)
+	s.get("/command/status/:id", s.commandStatus)
 	e.GET("/command/:id/resume", s.events)
-	e.GET("/command/:id/logs", s.commandLog)
-	e.GET("/command", s.listCommands)
+	s.get("/command/:id/logs", s.commandLog)
+	s.get("/command", s.listCommands)
 	e.POST("/command/:id/signal", s.signalCommand)
 	e.POST("/command/:id/stdin", s.writeStdin)
 	e.POST("/command/:id/wait", s.waitCommand)
-	e.GET("/ports", s.listPorts)
-	e.GET("/executions", s.listExecutions)
-	e.GET("/executions/:id", s.getExecution)
+	s.get("/ports", s.listPorts)
+	s.get("/executions", s.listExecutions)
+	s.get("/executions/:id", s.getExecution)
 	e.GET("/executions/:id/events", s.events)
-	e.GET("/execution/instance", s.executionInstance)
-	e.GET("/execution/operation", s.getOperation)
+	s.get("/execution/instance", s.executionInstance)
+	s.get("/execution/operation", s.getOperation)
 	e.POST("/command/operations", s.createCommandOperation)
 	e.GET("/ws", s.websocket)
 
 	e.POST("/session", s.createSession)
-	e.GET("/session", s.listSessions)
-	e.GET("/session/:id", s.getSession)
+	s.get("/session", s.listSessions)
+	s.get("/session/:id", s.getSession)
 	e.DELETE("/session/:id", s.deleteSession)
 	e.POST("/session/:id/run", s.runInSession)
 	e.DELETE("/session/:id/run", s.interruptSession)
-	e.GET("/session/:id/logs", s.sessionLog)
+	s.get("/session/:id/logs", s.sessionLog)
 
 	e.POST("/code", s.runCode)
 	e.DELETE("/code", s.interruptCode)
 	e.POST("/code/context", s.createContext)
-	e.GET("/code/contexts", s.listContexts)
+	s.get("/code/contexts", s.listContexts)
 	e.DELETE("/code/contexts", s.deleteContexts)
-	e.GET("/code/contexts/:id", s.getContext)
+	s.get("/code/contexts/:id", s.getContext)
 	e.DELETE("/code/contexts/:id", s.deleteContext)
 	e.POST("/code/contexts/:id/restart", s.restartContext)
 	e.POST("/code/contexts/:id/complete", s.completeCode)
 	e.POST("/code/contexts/:id/inspect", s.inspectCode)
 	e.POST("/code/contexts/:id/is_complete", s.isCodeComplete)
-	e.GET("/code/contexts/:id/notebook", s.notebook)
+	s.get("/code/contexts/:id/notebook", s.notebook)
 	e.POST("/code/input", s.codeInput)
 	s.terminalRoutes()
 	s.fileRoutes()
 	s.metricsRoutes()
 }
+
+// get serves a path that answers with one body, and HEAD with it (RFC 9110 section 9.3.2): net/http leaves the body out.
+// Streams of events and WebSockets are for GET alone.
+func (s *Server) get(path string, h echo.HandlerFunc) {
+	s.echo.GET(path, h)
+	s.echo.HEAD(path, h)
+}
+
+// headOnly says that the answer has no body, so that nothing need be started to make one.
+func headOnly(c echo.Context) bool { return c.Request().Method == http.MethodHead }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }

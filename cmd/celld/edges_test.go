@@ -6,10 +6,13 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/celld/celld/openapi"
+	"github.com/celld/celld/openapi/openapitest"
 )
 
 // TestEdgesOfRequests: what is unusual, but has a right answer.
@@ -124,4 +127,86 @@ func TestARunThatNeverBeganHasAnExitStatus(t *testing.T) {
 	}
 	first.rest()
 	d.refused(http.StatusBadRequest, http.MethodPost, "/session/w/run", m{"command": "echo no", "envs": m{"R": "2"}})
+}
+
+// TestHeadIsGetWithoutItsBody: the same status and header (RFC 9110 section 9.3.2), and nothing started or held open.
+func TestHeadIsGetWithoutItsBody(t *testing.T) {
+	d := start(t, launch{}).bare()
+	spec, err := openapitest.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(d.ws+"/f", []byte(strings.Repeat("x", 5000)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/version", "/code/contexts?language=python", "/code/contexts"} {
+		resp := d.do(http.MethodHead, path, nil)
+		if resp.Body.Close(); resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("HEAD %s: %d %q", path, resp.StatusCode, resp.Header)
+		}
+	}
+	if servers := d.jupyterServers(); len(servers) > 0 {
+		t.Errorf("HEAD has started a server of kernels: %d", servers)
+	}
+	id := d.command("echo hi").init.Text
+	ids := strings.NewReplacer("/command/status/{id}", "/command/status/"+id, "/command/{id}", "/command/"+id, "{execution_id}", id,
+		"/session/{id}", "/session/default", "/pty/{id}", "/pty/"+d.pty(), "/code/contexts/{id}", "/code/contexts/"+d.context(m{"language": "bash"}).ID)
+	query := map[string]string{
+		"/files/info": "?path=f", "/files/download": "?path=f", "/files/search": "?path=.&pattern=*", "/directories/list": "?path=.", "/execution/operation": "?kind=command&id=x",
+	}
+	known := []string{"/openapi.yaml", "/openapi.json", "/docs", "/files/download"} // whose length is known beforehand
+	streams := []string{"/ws", "/pty/{id}/ws", "/executions/{execution_id}/events", "/command/{id}/resume", "/metrics/watch", "/files/watch"}
+	for _, op := range spec.Operations() {
+		if op.Method != http.MethodGet || op.Tag == "proxy" {
+			continue
+		}
+		path := ids.Replace(op.Path) + query[op.Path]
+		head := d.do(http.MethodHead, path, nil)
+		body, err := io.ReadAll(head.Body)
+		head.Body.Close()
+		if err != nil || len(body) > 0 {
+			t.Errorf("HEAD %s: body %q, %v", path, body, err)
+		}
+		if slices.Contains(streams, op.Path) {
+			if allow := head.Header.Get("Allow"); head.StatusCode != http.StatusMethodNotAllowed || !strings.Contains(allow, "GET") || strings.Contains(allow, "HEAD") {
+				t.Errorf("HEAD %s: %d, Allow %q", path, head.StatusCode, allow)
+			}
+			continue
+		}
+		get := d.do(http.MethodGet, path, nil)
+		text, err := io.ReadAll(get.Body)
+		get.Body.Close()
+		if err != nil || head.StatusCode != get.StatusCode {
+			t.Errorf("HEAD %s: %d, GET: %d %v", path, head.StatusCode, get.StatusCode, err)
+		}
+		for name := range get.Header {
+			if name == "Date" || name == "X-Request-Id" || name == "Content-Length" && !slices.Contains(known, op.Path) {
+				continue // it may be left out, and figures change
+			}
+			if head.Header.Get(name) != get.Header.Get(name) {
+				t.Errorf("HEAD %s: %s %q, GET: %q", path, name, head.Header.Get(name), get.Header.Get(name))
+			}
+		}
+		if slices.Contains(known, op.Path) && head.Header.Get("Content-Length") != strconv.Itoa(len(text)) {
+			t.Errorf("HEAD %s: Content-Length %s of %d bytes", path, head.Header.Get("Content-Length"), len(text))
+		}
+	}
+	for _, c := range []struct {
+		path, header, value string
+		status              int
+		length              string
+	}{
+		{"/files/download?path=f", "Range", "bytes=10-19", 206, "10"},
+		{"/files/download?path=nothing", "", "", 404, ""},
+		{"/nothing", "", "", 404, ""},
+	} {
+		var header []string
+		if c.header != "" {
+			header = []string{c.header, c.value}
+		}
+		resp := d.do(http.MethodHead, c.path, nil, header...)
+		if resp.Body.Close(); resp.StatusCode != c.status || c.length != "" && resp.Header.Get("Content-Length") != c.length {
+			t.Errorf("HEAD %s %s: %d %q", c.path, c.value, resp.StatusCode, resp.Header)
+		}
+	}
 }
