@@ -256,28 +256,30 @@ func TestAStreamsUnfinishedRestComesBeforeTheEnd(t *testing.T) {
 		Raw:    "[{init x 1 false} {stdout a\nb 5 false} {stderr c 8 false} {stdout \xf0\x9f 12 false} {stderr \xc3 13 false} {complete  14 false}]",
 		Base64: "[{init x 1 false} {stdout a\nb\xf0\x9f 6 false} {stderr c\xc3 8 false} {complete  14 false}]",
 	} {
-		j := NewJournal(Config{})
-		j.OnInit(Init{ID: "x"})
-		j.OnStdout(Output{Data: []byte("a\nb\xf0\x9f")})
-		j.OnStderr(Output{Data: []byte("c")})
-		j.OnStderr(Output{Data: []byte("\xc3")})
-		j.OnStatus(Status{State: StateQueued})
-		j.OnStatus(Status{State: StateQueued})
-		j.OnStatus(Status{State: StateQueued})
-		j.OnComplete(Complete{})
-		c := newClient(mode, 0)
-		if err := j.Follow(t.Context(), 0, c); err != nil || c.fault != nil {
-			t.Fatal(err, c.fault)
-		}
-		var got []piece
-		for _, p := range c.got {
-			if p.kind != StateQueued {
-				got = append(got, p)
+		synctest.Test(t, func(t *testing.T) { // by its clock the two pieces of stderr come together, and are one record
+			j := NewJournal(Config{})
+			j.OnInit(Init{ID: "x"})
+			j.OnStdout(Output{Data: []byte("a\nb\xf0\x9f")})
+			j.OnStderr(Output{Data: []byte("c")})
+			j.OnStderr(Output{Data: []byte("\xc3")})
+			j.OnStatus(Status{State: StateQueued})
+			j.OnStatus(Status{State: StateQueued})
+			j.OnStatus(Status{State: StateQueued})
+			j.OnComplete(Complete{})
+			c := newClient(mode, 0)
+			if err := j.Follow(t.Context(), 0, c); err != nil || c.fault != nil {
+				t.Fatal(err, c.fault)
 			}
-		}
-		if text := fmt.Sprint(got); text != want {
-			t.Fatalf("mode %d:\n%q, want\n%q", mode, text, want)
-		}
+			var got []piece
+			for _, p := range c.got {
+				if p.kind != StateQueued {
+					got = append(got, p)
+				}
+			}
+			if text := fmt.Sprint(got); text != want {
+				t.Fatalf("mode %d:\n%q, want\n%q", mode, text, want)
+			}
+		})
 	}
 }
 

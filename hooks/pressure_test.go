@@ -184,6 +184,7 @@ func TestAReaderThatAcceptsALittleIsNotGivenUp(t *testing.T) {
 		j := begin(Config{})
 		g := newGate()
 		result := follow(t.Context(), j, 0, g)
+		synctest.Wait()
 		_, done := program(j, 60)
 		for range 40 {
 			time.Sleep(StallTimeout - time.Second)
@@ -211,6 +212,7 @@ func TestAReaderThatTakesOneBatchBitByBitIsNotGivenUp(t *testing.T) {
 		j := begin(Config{})
 		p := &pacer{gate: newGate()}
 		result := follow(t.Context(), j, 0, p)
+		synctest.Wait() // it is attached: what is written before is nothing to wait for
 		_, done := program(j, 60)
 		for range 5 {
 			time.Sleep(StallTimeout - time.Second)
@@ -234,6 +236,7 @@ func TestAReaderIsGivenUpOnlyWhenTheProgramWaitsForIt(t *testing.T) {
 		j := begin(Config{})
 		g := newGate()
 		result := follow(t.Context(), j, 0, g)
+		synctest.Wait()
 		j.OnStdout(Output{Data: []byte("a")})
 		time.Sleep(100 * StallTimeout)
 		j.OnComplete(Complete{})

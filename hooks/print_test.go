@@ -122,6 +122,7 @@ func TestPrintToBadReaders(t *testing.T) {
 		if err := <-ends[1]; !errors.Is(err, io.ErrClosedPipe) {
 			t.Errorf("the one that went away: %v", err)
 		}
+		synctest.Wait() // the others are attached
 		line := strings.Repeat("x", 99)
 		const lines = 100_000
 		began := time.Now()
