@@ -56,7 +56,7 @@ func startJupyter(python, script, dir string) (*jupyterFloor, error) {
 	f.server.Dir, f.server.Stdin, f.server.ExtraFiles = "/", strings.NewReader(settings), []*os.File{w}
 	var log tail
 	f.server.Stdout, f.server.Stderr = &log, &log
-	f.server.Env = append(os.Environ(), "IPYTHONDIR="+filepath.Join(dir, "ipython"), "PYDEVD_DISABLE_FILE_VALIDATION=1")
+	f.server.Env = append(os.Environ(), "IPYTHONDIR="+filepath.Join(dir, "ipython"), "TMPDIR="+dir, "PYDEVD_DISABLE_FILE_VALIDATION=1")
 	err = f.server.Start()
 	w.Close()
 	if err != nil {

@@ -69,7 +69,7 @@ func (r *run) jupyterTCP(ctx context.Context) (string, error) {
 		"--ServerApp.open_browser=False", "--ServerApp.allow_root=True", "--IdentityProvider.token="+benchToken)
 	server.Dir = dir
 	server.Env = append(os.Environ(), "JUPYTER_NO_CONFIG=1", "JUPYTER_CONFIG_DIR="+dir, "JUPYTER_RUNTIME_DIR="+dir,
-		"JUPYTER_DATA_DIR="+dir, "IPYTHONDIR="+dir)
+		"JUPYTER_DATA_DIR="+dir, "IPYTHONDIR="+dir, "TMPDIR="+dir)
 	server.Cancel = func() error { return server.Process.Signal(syscall.SIGTERM) }
 	out, err := server.StderrPipe()
 	if err != nil {

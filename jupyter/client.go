@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -281,9 +282,11 @@ func (c *Client) Ping(ctx context.Context) error {
 // errAtWork says that the server doesn't answer but works, as on a very large message.
 var errAtWork = errors.New("jupyter server is busy")
 
-// excuse turns err into errAtWork if it says that the server doesn't answer and the server is seen to be busy.
+// excuse turns err into errAtWork if it says that the server takes too long, or has too many waiting to be let in, and the
+// server is seen to be busy. A server that refuses or cuts a connection is going, however much its process still does.
 func (c *Client) excuse(err error) error {
-	if errors.Is(err, ErrUnavailable) && c.atWork != nil && c.atWork() {
+	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.EAGAIN)
+	if late && errors.Is(err, ErrUnavailable) && c.atWork != nil && c.atWork() {
 		return errAtWork
 	}
 	return err

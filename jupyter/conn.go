@@ -80,6 +80,7 @@ type link struct {
 type question struct {
 	reply chan json.RawMessage
 	idle  chan struct{} // its idle has come on iopub
+	after *run          // it was sent after this cell; nil: after any
 }
 
 // newConn takes ws over, which was dialed as session. close ends it, the end of ctx doesn't.
@@ -225,6 +226,9 @@ func (c *conn) dispatch(m *message) error {
 	}
 	if m.channel == shellChannel || m.channel == controlChannel {
 		if q, ok := c.question(m.parent); ok {
+			if q.after != nil && q.after == r && r.outlived(m) {
+				return &loss{name: nameDied, detail: "the kernel was restarted by another client; its state is lost", fresh: true}
+			}
 			select {
 			case q.reply <- bytes.Clone(m.content):
 			default: // a second reply
@@ -284,7 +288,11 @@ func (c *conn) write(ctx context.Context, r request) error {
 
 // ask sends a request that is no cell and returns the content of its reply.
 func (c *conn) ask(ctx context.Context, r request) (json.RawMessage, error) {
-	q := newQuestion()
+	return c.await(ctx, r, newQuestion())
+}
+
+// await sends r and returns the content of its reply.
+func (c *conn) await(ctx context.Context, r request, q question) (json.RawMessage, error) {
 	c.expect(r.header.ID, q)
 	defer c.forget(r.header.ID)
 	if err := c.write(ctx, r); err != nil {

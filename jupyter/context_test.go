@@ -21,23 +21,26 @@ func TestKernelsStartCleanAndEndCompletely(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, err := client.Kernels(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	opened := map[string]bool{}
 	for range 15 {
 		k, err := shared.server.Open(t.Context(), OpenRequest{ID: newID(), Language: "python", Cwd: t.TempDir()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		want(t, k, "assert 'v' not in globals(); v = 1", "")
+		opened[k.KernelID()] = true
 		if err := k.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	after, err := client.Kernels(t.Context())
-	if err != nil || len(after) != len(before) {
-		t.Errorf("%d kernels before, %d after; %v", len(before), len(after), err)
+	kernels, err := client.Kernels(t.Context())
+	if err != nil || len(opened) != 15 {
+		t.Errorf("opened %v; %v", opened, err)
+	}
+	for _, k := range kernels {
+		if opened[k.ID] {
+			t.Errorf("%s is left", k.ID)
+		}
 	}
 }
 

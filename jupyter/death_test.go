@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/celld/celld/hooks"
 )
@@ -30,10 +30,19 @@ func freshly(t *testing.T, k *Kernel) {
 
 func TestDeathOfTheKernelIsOneFailure(t *testing.T) {
 	k := open(t)
+	gate := filepath.Join(k.Cwd(), "gate")
+	if err := syscall.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, die := range []string{"import os; os._exit(3)", "import os,signal; os.kill(os.getpid(), signal.SIGKILL)"} {
 		want(t, k, "v = 1", "")
-		p, err := cell(t, k, "import time\nprint('before', flush=True); time.sleep(0.2)\n"+die)
-		failed(t, err, nameDied)
+		// What it has printed is on its way in another process until it is here.
+		p, done := background(t, t.Context(), k, ExecuteRequest{Code: "print('before')\nwith open('gate') as f: f.read()\n" + die})
+		p.waitOut(t, "before\n")
+		if err := os.WriteFile(gate, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		failed(t, <-done, nameDied)
 		if p.out() != "before\n" {
 			t.Errorf("%s: printed %q", die, p.out())
 		}
@@ -61,8 +70,6 @@ func TestSysExitIsAFailureAndKeepsTheKernel(t *testing.T) {
 func TestDeathBetweenCellsIsToldToTheNext(t *testing.T) {
 	k := open(t)
 	want(t, k, "v = 1", "")
-	p := want(t, k, "import os; print(os.getpid())", strconv.Itoa(kernelPID(t, k))+"\n")
-	_ = p
 	k.mu.Lock()
 	c := k.conn
 	k.mu.Unlock()
@@ -103,6 +110,27 @@ func TestRestartBySomebodyElseEndsTheCell(t *testing.T) {
 	freshly(t, k)
 }
 
+// TestRestartOfAKernelThatHangsEndsTheCell has somebody else restart a kernel that doesn't get to say that it goes.
+func TestRestartOfAKernelThatHangsEndsTheCell(t *testing.T) {
+	k := open(t)
+	want(t, k, "v = 1", "")
+	pid := kernelPID(t, k)
+	p, done := background(t, t.Context(), k, ExecuteRequest{Code: "import time\nprint('go', flush=True)\ntime.sleep(97)"})
+	p.waitOut(t, "go")
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	client, err := shared.managed.Client(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Restart(t.Context(), k.KernelID()); err != nil {
+		t.Fatal(err)
+	}
+	failed(t, <-done, nameDied)
+	freshly(t, k)
+}
+
 func TestRestartBySomebodyElseIsToldToTheNextCell(t *testing.T) {
 	k := open(t)
 	want(t, k, "v = 1", "")
@@ -112,6 +140,14 @@ func TestRestartBySomebodyElseIsToldToTheNextCell(t *testing.T) {
 	}
 	if err := client.Restart(t.Context(), k.KernelID()); err != nil {
 		t.Fatal(err)
+	}
+	// A cell that is sent before the old process's goodbye is here would end by it. It is here when the new process has
+	// answered on the same way, if it has not ended the connection.
+	k.mu.Lock()
+	c := k.conn
+	k.mu.Unlock()
+	if c.meet(t.Context()) != nil {
+		<-c.lost
 	}
 	freshly(t, k)
 }
@@ -166,9 +202,10 @@ func TestCloseEndsTheRunningCellAndAllItsProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	nap := sleeper()
 	p, done := background(t, t.Context(), k, ExecuteRequest{Code: `import subprocess, time
-subprocess.Popen(['sleep', '97.61'], start_new_session=True)
-subprocess.Popen(['sh', '-c', 'trap "" TERM; sleep 97.62; sleep 97.62'])
+subprocess.Popen('` + nap + `'.split(), start_new_session=True)
+subprocess.Popen(['sh', '-c', 'trap "" TERM; ` + nap + `; ` + nap + `'])
 print('go', flush=True)
 while True:
     try: time.sleep(97)
@@ -178,7 +215,7 @@ while True:
 		t.Fatal(err)
 	}
 	failed(t, <-done, nameStopped)
-	if left := processes(t, "sleep 97.6"); len(left) > 0 {
+	if left := processes(t, nap); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	_, err = cell(t, k, "1")
@@ -201,10 +238,10 @@ func TestServerKilledUnderTenCells(t *testing.T) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	ends := make([]<-chan error, len(kernels))
+	ends, nap := make([]<-chan error, len(kernels)), sleeper()
 	for i, k := range kernels {
 		var p *tape
-		p, ends[i] = background(t, t.Context(), k, ExecuteRequest{Code: "import time\nv = 1\nprint('go', flush=True)\n!sleep 97.71"})
+		p, ends[i] = background(t, t.Context(), k, ExecuteRequest{Code: "import time\nv = 1\nprint('go', flush=True)\n!" + nap})
 		p.waitOut(t, "go")
 	}
 	first := m.now
@@ -219,7 +256,7 @@ func TestServerKilledUnderTenCells(t *testing.T) {
 	}
 	wg.Wait()
 	<-first.gone
-	if left := processes(t, "sleep 97.71"); len(left) > 0 {
+	if left := processes(t, nap); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	if left := processes(t, first.dir+"/kernel-"); len(left) > 0 {
@@ -238,10 +275,10 @@ func ownServer(t *testing.T, mods ...func(*ManagedConfig)) (*Managed, *Server) {
 	for _, mod := range mods {
 		mod(&cfg)
 	}
-	m := NewManaged(cfg)
+	m := newManaged(cfg)
 	s := newServer(m)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), longest)
 		defer cancel()
 		if err := errors.Join(s.Close(ctx), m.Close(ctx)); err != nil {
 			t.Errorf("close: %v", err)

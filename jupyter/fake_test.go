@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -283,6 +284,15 @@ func TestSkippedCellIsSentAgain(t *testing.T) {
 	want(t, openFake(t, f.start(nil)), "1", "hi")
 }
 
+func TestCellThatIsSkippedForeverFails(t *testing.T) {
+	f := &fake{t: t, script: func(c *fakeConn, id string) {
+		c.send(shellChannel, "execute_reply", id, map[string]any{"status": "aborted"})
+		c.status(id, "idle")
+	}}
+	_, err := cell(t, openFake(t, f.start(nil)), "1")
+	failed(t, err, "CellAborted")
+}
+
 func TestCutConnectionIsOneFailureAndTheNextCellWorks(t *testing.T) {
 	for name, cut := range map[string]func(*fakeConn){
 		"closed": func(c *fakeConn) { _ = c.ws.Close() },
@@ -461,9 +471,7 @@ func TestServerThatIsNoneOrDownIsUnavailable(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	down := httptest.NewServer(http.NotFoundHandler())
-	down.Close()
-	if _, err := f.use(down.URL).Open(t.Context(), OpenRequest{ID: "x", Language: "p"}); !errors.Is(err, ErrUnavailable) {
+	if _, err := f.use(nobodyListens).Open(t.Context(), OpenRequest{ID: "x", Language: "p"}); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("down: %v", err)
 	}
 	var status *StatusError
@@ -475,6 +483,29 @@ func TestServerThatIsNoneOrDownIsUnavailable(t *testing.T) {
 	})
 	if _, err := refusing.Open(t.Context(), OpenRequest{ID: "x", Language: "p"}); !errors.As(err, &status) || status.Code != 403 || status.Message != "bad token" {
 		t.Errorf("refusing: %v", err)
+	}
+}
+
+// nobodyListens is a port that no program gets by chance.
+const nobodyListens = "http://127.0.0.1:1"
+
+// TestServerThatIsGoneIsNotTakenForBusy has a server whose process still runs, as one that is being killed does for a
+// moment.
+func TestServerThatIsGoneIsNotTakenForBusy(t *testing.T) {
+	cut := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer cut.Close()
+	for name, config := range map[string]ClientConfig{
+		"refused": {URL: nobodyListens}, "no socket": {Socket: filepath.Join(t.TempDir(), "s")}, "cut": {URL: cut.URL},
+	} {
+		c, err := NewClient(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.atWork = func() bool { return true }
+		if err := c.excuse(c.Ping(t.Context())); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

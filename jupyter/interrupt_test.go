@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/celld/celld/hooks"
 	"github.com/celld/celld/internal/proctree"
@@ -59,10 +58,11 @@ func TestInterruptReachesABusyLoop(t *testing.T) {
 func TestInterruptEndsShellChildren(t *testing.T) {
 	k := open(t)
 	want(t, k, "v = 5", "")
+	nap := sleeper()
 	for _, code := range []string{
-		"!echo go; sleep 97.9",
-		"import subprocess\nprint('go', flush=True)\nsubprocess.run(['sleep', '97.9'])",
-		"import os\nprint('go', flush=True)\nos.system('sleep 97.9; true')",
+		"!echo go; " + nap,
+		"import subprocess\nprint('go', flush=True)\nsubprocess.run('" + nap + "'.split())",
+		"import os\nprint('go', flush=True)\nos.system('" + nap + "; true')",
 	} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		p, done := background(t, ctx, k, ExecuteRequest{Code: code})
@@ -72,7 +72,7 @@ func TestInterruptEndsShellChildren(t *testing.T) {
 		if err != nil {
 			failed(t, err, "KeyboardInterrupt")
 		}
-		if left := processes(t, "sleep 97.9"); len(left) > 0 {
+		if left := processes(t, nap); len(left) > 0 {
 			t.Errorf("%s: left after the interrupt (%v): %v", code, err, left)
 		}
 		want(t, k, "print(v)", "5\n")
@@ -120,10 +120,11 @@ func TestLateInterruptsNeverHitTheNextCell(t *testing.T) {
 func TestTimeoutIsCellTimeout(t *testing.T) {
 	k := open(t)
 	want(t, k, "v = 5", "")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	p := newTape()
-	failed(t, k.Execute(ctx, ExecuteRequest{Code: "import time; print('first', flush=True); time.sleep(97); print('A')"}, p), nameTimeout)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	p, done := background(t, ctx, k, ExecuteRequest{Code: "import time; print('first', flush=True); time.sleep(97); print('A')"})
+	p.waitOut(t, "first\n")
+	cancel(context.DeadlineExceeded) // as if the time were up now
+	failed(t, <-done, nameTimeout)
 	if p.out() != "first\n" {
 		t.Errorf("printed %q", p.out())
 	}
@@ -133,9 +134,10 @@ func TestTimeoutIsCellTimeout(t *testing.T) {
 // TestStubbornCellEndsWithItsKernel interrupts a cell that doesn't heed interrupts.
 func TestStubbornCellEndsWithItsKernel(t *testing.T) {
 	k := open(t)
-	const stubborn = `import signal, subprocess, time
+	nap := sleeper()
+	stubborn := `import signal, subprocess, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-subprocess.Popen(['sleep', '97.93'], start_new_session=True)
+subprocess.Popen('` + nap + `'.split(), start_new_session=True)
 print('go', flush=True)
 while True: time.sleep(0.1)`
 	t.Run("interrupt", func(t *testing.T) {
@@ -148,7 +150,7 @@ while True: time.sleep(0.1)`
 		if len(p.statuses(hooks.StateKernelRestarted)) != 1 {
 			t.Errorf("the restart was not told: %v", p.all())
 		}
-		if left := processes(t, "sleep 97.93"); len(left) > 0 {
+		if left := processes(t, nap); len(left) > 0 {
 			t.Errorf("left: %v", left)
 		}
 		if p := want(t, k, "print('v' in globals())", "False\n"); len(p.statuses(hooks.StateKernelRestarted)) != 0 {
@@ -156,10 +158,11 @@ while True: time.sleep(0.1)`
 		}
 	})
 	t.Run("timeout", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
-		p := newTape()
-		failed(t, k.Execute(ctx, ExecuteRequest{Code: stubborn}, p), nameTimeout)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		p, done := background(t, ctx, k, ExecuteRequest{Code: stubborn})
+		p.waitOut(t, "go")
+		cancel(context.DeadlineExceeded)
+		failed(t, <-done, nameTimeout)
 		events := len(p.all())
 		next := want(t, k, "print('v' in globals())", "False\n")
 		if len(next.statuses(hooks.StateKernelRestarted)) != 1 {

@@ -108,6 +108,7 @@ func (k *Kernel) tellLost(req ExecuteRequest, h hooks.Hooks) {
 
 // execute runs req on c; the caller holds the turn, which is given back.
 func (k *Kernel) execute(ctx context.Context, c *conn, req ExecuteRequest, h hooks.Hooks) error {
+	skipped := 0
 	for retried := false; ; {
 		r, err := k.submit(ctx, c, req, h)
 		if errors.Is(err, errNotSent) && !retried { // a proxy has cut the connection since the last cell
@@ -126,7 +127,7 @@ func (k *Kernel) execute(ctx context.Context, c *conn, req ExecuteRequest, h hoo
 		case <-ctx.Done():
 			return k.stop(ctx, c, r)
 		}
-		if r.aborted && k.again(ctx, r) {
+		if skipped++; r.aborted && skipped < abortedTries && waitToRepeat(ctx) {
 			continue
 		}
 		if rest := k.settle(c, r); rest != nil {
@@ -179,17 +180,14 @@ type executeContent struct {
 	StopOnError  bool            `json:"stop_on_error"`
 }
 
-// Some kernels skip what comes within a moment after a failed cell and say so.
+// Some kernels skip what comes within a moment after a failed cell and say so: such a cell is sent again.
 const (
-	abortedFor   = time.Second
+	abortedTries = 20
 	abortedEvery = 50 * time.Millisecond
 )
 
-// again waits a moment and says whether a skipped cell shall be sent once more.
-func (k *Kernel) again(ctx context.Context, r *run) bool {
-	if time.Since(r.at) > abortedFor {
-		return false
-	}
+// waitToRepeat waits before a skipped cell is sent once more. It returns false if ctx is done.
+func waitToRepeat(ctx context.Context) bool {
 	wait := time.NewTimer(abortedEvery)
 	defer wait.Stop()
 	select {

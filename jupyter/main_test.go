@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,9 @@ import (
 	"github.com/celld/celld/hooks"
 	"go.uber.org/goleak"
 )
+
+// longest is how long anything may take before a test fails for it.
+const longest = 3 * time.Minute
 
 // suite is what the tests share: one server of our own with real kernels.
 type suite struct {
@@ -36,10 +40,10 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	shared.dir = dir
-	shared.managed = NewManaged(managedConfig(dir))
+	shared.managed = newManaged(managedConfig(dir))
 	shared.server = newServer(shared.managed)
 	code := m.Run()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), longest)
 	defer cancel()
 	if err := errors.Join(shared.server.Close(ctx), shared.managed.Close(ctx)); err != nil {
 		fmt.Fprintln(os.Stderr, "close:", err)
@@ -59,8 +63,15 @@ func managedConfig(dir string) ManagedConfig {
 		Log:    filepath.Join(dir, "jupyter.log"),
 		Env:    append(os.Environ(), "CELLD_SECRET=s", "EXECD_ACCESS_TOKEN=s", "JUPYTER_TOKEN=s", "OTEL_SERVICE_NAME=s"),
 
-		AnswerWithin: time.Minute, // other packages' tests run at the same time
+		AnswerWithin: longest,
 	}
+}
+
+// newManaged is a server that may take its time to start: other packages' tests run at the same time.
+func newManaged(cfg ManagedConfig) *Managed {
+	m := NewManaged(cfg)
+	m.readyWithin = longest
+	return m
 }
 
 func newServer(m *Managed) *Server {
@@ -196,7 +207,7 @@ func (p *tape) statuses(state string) []hooks.Status {
 // wait returns when cond holds.
 func (p *tape) wait(t testing.TB, cond func(*tape) bool) {
 	t.Helper()
-	limit := time.After(30 * time.Second)
+	limit := time.After(longest)
 	for {
 		p.mu.Lock()
 		changed := p.changed
@@ -259,6 +270,9 @@ func failed(t testing.TB, err error, name string) *hooks.ExecError {
 	}
 	return e
 }
+
+// sleeper is the command line of a process that no other test has, and sleeps for longer than any test takes.
+func sleeper() string { return fmt.Sprintf("sleep 9797.%08d", rand.N(100_000_000)) }
 
 // background runs code in a goroutine. The channel gives its end.
 func background(t testing.TB, ctx context.Context, k *Kernel, req ExecuteRequest) (*tape, <-chan error) {

@@ -53,8 +53,9 @@ type ManagedConfig struct {
 // The server's processes carry the marker Marker.N (see proctree), N counting the starts, and those of a kernel
 // Marker.N.ID with the ID of its [OpenRequest]: so leftovers can be found and told apart.
 type Managed struct {
-	cfg  ManagedConfig
-	work sync.WaitGroup
+	cfg         ManagedConfig
+	readyWithin time.Duration
+	work        sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
@@ -83,7 +84,7 @@ func NewManaged(cfg ManagedConfig) *Managed {
 	if cfg.AnswerWithin == 0 {
 		cfg.AnswerWithin = answerWithin
 	}
-	return &Managed{cfg: cfg}
+	return &Managed{cfg: cfg, readyWithin: readyWithin}
 }
 
 // Client returns a client of the running server and starts it if need be. It takes at most the time of
@@ -214,7 +215,7 @@ func (m *Managed) start(ctx context.Context, in *instance, log *logFile) (*Clien
 	m.mu.Lock()
 	limit := time.Now()
 	if !m.closed {
-		limit = limit.Add(readyWithin)
+		limit = limit.Add(m.readyWithin)
 	}
 	in.ready = ready
 	err = ready.SetReadDeadline(limit)
@@ -233,7 +234,7 @@ func (m *Managed) start(ctx context.Context, in *instance, log *logFile) (*Clien
 	_ = in.kill(ctx, 0)
 	<-in.tree.Done()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, fmt.Errorf("%w: %s %w in %v", ErrUnavailable, found.Server, errSlow, readyWithin)
+		return nil, fmt.Errorf("%w: %s %w in %v", ErrUnavailable, found.Server, errSlow, m.readyWithin)
 	}
 	said := log.lastLine()
 	if said == "" {

@@ -9,11 +9,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/celld/celld/internal/proctree"
 )
 
 func TestMissingServerIsNamed(t *testing.T) {
 	empty := t.TempDir()
-	m := NewManaged(ManagedConfig{Prefix: empty, RunDir: filepath.Join(empty, "run"), Env: []string{"PATH=" + empty}})
+	m := newManaged(ManagedConfig{Prefix: empty, RunDir: filepath.Join(empty, "run"), Env: []string{"PATH=" + empty}, AnswerWithin: longest})
 	defer m.Close(t.Context())
 	for range 2 {
 		_, err := m.Client(t.Context())
@@ -41,7 +43,7 @@ func fakeInstall(t *testing.T, script string) string {
 
 func TestServerThatFailsToStartSaysWhy(t *testing.T) {
 	prefix := fakeInstall(t, `cat >/dev/null; echo "Traceback" >&2; echo "ModuleNotFoundError: No module named 'jupyter_server'" >&2; exit 1`)
-	m := NewManaged(ManagedConfig{Prefix: prefix, RunDir: filepath.Join(prefix, "run")})
+	m := newManaged(ManagedConfig{Prefix: prefix, RunDir: filepath.Join(prefix, "run"), AnswerWithin: longest})
 	defer m.Close(t.Context())
 	_, err := m.Client(t.Context())
 	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "No module named 'jupyter_server'") {
@@ -50,7 +52,8 @@ func TestServerThatFailsToStartSaysWhy(t *testing.T) {
 }
 
 func TestServerThatNeverStartsIsGivenUp(t *testing.T) {
-	prefix := fakeInstall(t, `cat >/dev/null; sleep 97.81`)
+	nap := sleeper()
+	prefix := fakeInstall(t, `cat >/dev/null; `+nap)
 	m := NewManaged(ManagedConfig{Prefix: prefix, RunDir: filepath.Join(prefix, "run"), AnswerWithin: 100 * time.Millisecond})
 	if _, err := m.Client(t.Context()); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("got %v", err)
@@ -58,7 +61,7 @@ func TestServerThatNeverStartsIsGivenUp(t *testing.T) {
 	if err := m.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if left := processes(t, "sleep 97.81"); len(left) > 0 {
+	if left := processes(t, nap); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	if _, err := m.Client(t.Context()); !errors.Is(err, ErrClosed) {
@@ -69,7 +72,7 @@ func TestServerThatNeverStartsIsGivenUp(t *testing.T) {
 func TestRunDirectoryThatIsTooDeepIsNamed(t *testing.T) {
 	needPython(t)
 	deep := filepath.Join(t.TempDir(), strings.Repeat("d", 100))
-	m := NewManaged(ManagedConfig{Prefix: prefix(), RunDir: deep})
+	m := newManaged(ManagedConfig{Prefix: prefix(), RunDir: deep, AnswerWithin: longest})
 	defer m.Close(t.Context())
 	if _, err := m.Client(t.Context()); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "too long") {
 		t.Errorf("got %v", err)
@@ -117,6 +120,30 @@ func TestDeadServerIsStartedAgain(t *testing.T) {
 	}
 	if err := second.Ping(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNothingIsLeftInTMPDIR looks at what servers and kernels leave there, however they end.
+func TestNothingIsLeftInTMPDIR(t *testing.T) {
+	needPython(t)
+	for how, end := range map[string]func(*Managed) error{
+		"closed": func(m *Managed) error { return m.Close(t.Context()) },
+		"killed": func(m *Managed) error {
+			err := m.now.tree.Signal(syscall.SIGKILL)
+			<-m.now.gone
+			return err
+		},
+	} {
+		tmp := t.TempDir()
+		m, s := ownServer(t, func(c *ManagedConfig) { c.Env = proctree.Overlay(c.Env, "TMPDIR="+tmp) })
+		k := openOn(t, s)
+		want(t, k, "import tempfile; print(tempfile.gettempdir())", tmp+"\n") // the kernel's is where it was said to be
+		if err := end(m); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+			t.Errorf("%s: %v, %v", how, left, err)
+		}
 	}
 }
 

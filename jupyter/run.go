@@ -115,6 +115,11 @@ func (r *run) handle(m *message) bool {
 	return true
 }
 
+// outlived says whether m comes from another process than the one that began r, where these have names.
+func (r *run) outlived(m *message) bool {
+	return r.process != "" && r.started && m.header.Session != r.last
+}
+
 func (r *run) handleOutput(m *message) {
 	switch m.header.Type {
 	case "stream":

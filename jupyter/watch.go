@@ -118,7 +118,7 @@ func (c *conn) look(ctx context.Context, w *vigil, r *run) *loss {
 // kernel idle that answers small questions during a cell, and some kernels do.
 func (c *conn) lookForEnd(ctx context.Context, w *vigil, r *run, model KernelModel) *loss {
 	if w.fence == nil {
-		w.fence = c.askAfter(ctx)
+		w.fence = c.askAfter(ctx, r)
 	}
 	half := r.replied.Load() != r.idle.Load()
 	if !half && model.ExecutionState != "idle" {
@@ -136,12 +136,15 @@ func (c *conn) lookForEnd(ctx context.Context, w *vigil, r *run, model KernelMod
 	return nil
 }
 
-// askAfter asks the kernel something small on the channel of the cells, where it queues behind the one that runs.
-func (c *conn) askAfter(ctx context.Context) <-chan struct{} {
+// askAfter asks the kernel something small on the channel of the cells, where it queues behind r, which runs. If
+// another process than r's answers, r has ended with its own.
+func (c *conn) askAfter(ctx context.Context, r *run) <-chan struct{} {
 	answered := make(chan struct{})
-	r := request{channel: shellChannel, header: c.header("kernel_info_request"), content: emptyObject}
+	q := newQuestion()
+	q.after = r
+	small := request{channel: shellChannel, header: c.header("kernel_info_request"), content: emptyObject}
 	c.done.Go(func() {
-		if _, err := c.ask(ctx, r); err == nil {
+		if _, err := c.await(ctx, small, q); err == nil {
 			close(answered)
 		}
 	})

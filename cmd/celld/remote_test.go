@@ -42,7 +42,7 @@ func startRemote(t *testing.T, token string, env []string, args ...string) remot
 	cmd := exec.Command(prefixDir(t)+"/python/bin/python", args...)
 	cmd.Dir = dir
 	cmd.Env = append(append(os.Environ(), "JUPYTER_NO_CONFIG=1", "JUPYTER_CONFIG_DIR="+dir, "JUPYTER_DATA_DIR="+dir,
-		"JUPYTER_RUNTIME_DIR="+dir, "IPYTHONDIR="+dir), env...)
+		"JUPYTER_RUNTIME_DIR="+dir, "IPYTHONDIR="+dir, "TMPDIR="+dir), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
