@@ -102,7 +102,9 @@ func takenToken(d *daemon) {
 
 func hiddenToken(d *daemon) {
 	token := []string{"X-EXECD-ACCESS-TOKEN", secret}
-	const look = `exec 2>&1; env; set; cat /proc/$PPID/environ /proc/$PPID/cmdline; ls -l /proc/$PPID/fd; cat /proc/*/environ /proc/*/cmdline; :`
+	// Everything that is this daemon's, itself included; others on this machine may have tokens of their own.
+	const look = `exec 2>&1; env; set; cat /proc/$PPID/environ /proc/$PPID/cmdline; ls -l /proc/$PPID/fd
+		for p in /proc/[0-9]*; do grep -qsz "^` + belongsTo + `=$` + belongsTo + `$" $p/environ && cat $p/environ $p/cmdline; done; :`
 	outputs := map[string]string{}
 	read := func(name string, s *stream) {
 		outputs[name] = s.rest().out()

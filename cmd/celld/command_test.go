@@ -76,38 +76,79 @@ func endsWithItsShell(d *daemon) {
 }
 
 func limitEndsTheTree(d *daemon) {
+	type command struct {
+		first, then string
+		code        int
+	}
 	type run struct {
-		text string
+		command
 		held *holder
+		seen *witness
 		*stream
 	}
-	var runs []run
-	for _, text := range []string{
-		"sleep 972.1 | cat", "(sleep 972.2)", "sleep 972.21 & wait", "trap '' TERM INT; while :; do sleep 972.3; done",
-		"bash -c 'sleep 972.22; true'", "sleep 972.23", "cat <(sleep 972.4)", "setsid bash -c 'trap \"\" TERM; sleep 972.5; :' & wait",
-		"trap 'exit 7' TERM; sleep 972.6 & wait",
-	} {
-		h := d.holder()
-		runs = append(runs, run{text, h, d.open("/command", m{"command": h.held("echo first; " + text), "timeout": 1000})})
+	todo := []command{
+		{"", "sleep 972.1 | cat", 143},
+		{"", "(sleep 972.2)", 143},
+		{"", "sleep 972.21 & wait", 143},
+		{"trap '' TERM INT", "while :; do sleep 972.3; done", 137},
+		{"", "bash -c 'sleep 972.22; true'", 143},
+		{"", "sleep 972.23", 143},
+		{"", "cat <(sleep 972.4)", 143},
+		{"", "setsid bash -c 'trap \"\" TERM; sleep 972.5; :' & wait", 143},
+		{"trap 'exit 7' TERM", "sleep 972.6 & wait", 7}, // its own choice
 	}
-	for _, r := range runs {
-		o := r.rest()
-		if !slices.Equal(o.stdout, []string{"first"}) {
-			d.t.Errorf("%s: %q", r.text, o.stdout)
+	for limit := time.Second; len(todo) > 0; limit *= 2 { // until it is long enough for what comes first
+		var runs []run
+		for _, c := range todo {
+			h, w := d.holder(), d.witness()
+			text := h.held("echo first; " + c.first + "\n" + w.seen() + "; " + c.then)
+			runs = append(runs, run{c, h, w, d.open("/command", m{"command": text, "timeout": limit.Milliseconds()})})
 		}
-		want := 143
-		if strings.HasPrefix(r.text, "trap ''") {
-			want = 137
-		} else if strings.HasPrefix(r.text, "trap 'exit") {
-			want = 7 // its own choice
-		}
-		d.ended(o, "CommandTimeout", want)
-		r.held.wait()
-		s := d.status(o.init.ID)
-		if took := s.FinishedAt.Sub(s.StartedAt); took < time.Second {
-			d.t.Errorf("%s: ended after %v", r.text, took)
+		todo = nil
+		for _, r := range runs {
+			o := r.rest()
+			r.held.wait()
+			if !r.seen.wasSeen() {
+				todo = append(todo, r.command)
+				continue
+			}
+			if !slices.Equal(o.stdout, []string{"first"}) {
+				d.t.Errorf("%s: %q", r.then, o.stdout)
+			}
+			s := d.status(o.init.ID)
+			d.ended(o, "CommandTimeout", killedAt(s, limit, r.code))
+			if took := s.FinishedAt.Sub(s.StartedAt); took < limit {
+				d.t.Errorf("%s: ended after %v", r.then, took)
+			}
 		}
 	}
+}
+
+// witness is a file that a command makes to show that it has come so far.
+type witness struct{ path string }
+
+func (d *daemon) witness() *witness {
+	w := &witness{d.fifo()}
+	os.Remove(w.path) // the name will do
+	return w
+}
+
+// seen is the command that makes it.
+func (w *witness) seen() string { return ">" + w.path }
+
+func (w *witness) wasSeen() bool {
+	_, err := os.Stat(w.path)
+	return err == nil
+}
+
+// killedAt is the status with which a command has to end that a limit has stopped: code, or that of SIGKILL if the machine
+// was too busy for it to be over within the grace.
+func killedAt(s commandStatus, limit time.Duration, code int) int {
+	const grace = 500 * time.Millisecond
+	if s.ExitCode != nil && *s.ExitCode == 137 && s.FinishedAt.Sub(s.StartedAt) >= limit+grace {
+		return 137
+	}
+	return code
 }
 
 // stubborn is a command of many processes that a signal to its shell does not reach.
@@ -572,8 +613,9 @@ func refusedCommands(d *daemon) {
 }
 
 func isolated(d *daemon) {
+	umask := d.command("umask").out()
 	d.command("cd /; export LEFT=1; alias ll=ls; umask 000; f() { :; }; ulimit -c 0")
-	if o := d.command("echo $PWD [$LEFT] $(umask); type f ll"); !slices.Equal(o.stdout, []string{d.ws + " [] 0022"}) {
+	if o := d.command("echo $PWD [$LEFT] $(umask); type f ll"); umask == "0000" || !slices.Equal(o.stdout, []string{d.ws + " [] " + umask}) {
 		d.t.Errorf("%q", o.stdout)
 	}
 }

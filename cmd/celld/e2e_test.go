@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -43,6 +44,8 @@ type daemon struct {
 	log  *lockedBuffer
 	http *http.Client // checks every answer against openapi.yaml
 	done chan struct{}
+
+	netDial func(ctx context.Context, network, address string) (net.Conn, error) // for terminals; nil: the usual one
 }
 
 type lockedBuffer struct {
@@ -149,6 +152,7 @@ func start(t *testing.T, l launch) *daemon {
 	address := make(chan string, 1)
 	go func() {
 		defer close(d.done)
+		defer close(address)
 		lines := bufio.NewScanner(stderr)
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
@@ -158,12 +162,11 @@ func start(t *testing.T, l launch) *daemon {
 			}
 		}
 	}()
-	select {
-	case a := <-address:
-		d.url = "http://" + a
-	case <-d.done:
+	a, ok := <-address
+	if !ok {
 		t.Fatalf("celld did not start: %v\n%s", d.cmd.Wait(), d.log.String())
 	}
+	d.url = "http://" + a
 	d.http = &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()}
 	if !l.raw {
 		spec, err := openapitest.Load()

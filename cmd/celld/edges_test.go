@@ -113,7 +113,7 @@ func TestCommandLinesThatCannotBeMeant(t *testing.T) {
 // TestARunThatNeverBeganHasAnExitStatus: SDKs read a number from the error.
 func TestARunThatNeverBeganHasAnExitStatus(t *testing.T) {
 	d := start(t, launch{})
-	first := d.open("/session/w/run", m{"command": "echo ready; mkfifo p; read <p; readonly R=1", "create": true})
+	first := d.open("/session/w/run", m{"command": "mkfifo p; echo ready; read <p; readonly R=1", "create": true})
 	first.until(prints("ready"))
 	late := d.inSession("w", "echo no", m{"timeout": 1})
 	if late.code != 143 || late.failed() != "CommandTimeout" || late.end.ExitCode == nil || *late.end.ExitCode != 143 {

@@ -25,15 +25,17 @@ func appsDir(t *testing.T, part string) string {
 	return dir
 }
 
-// serves starts a web server as a command of celld, waits until it listens, and lets it go on until the test ends.
-func (d *daemon) serves(port int, command string) {
+// serves starts a web server as a command of celld, waits until it listens, and lets it go on until the test ends. It returns
+// the command's id.
+func (d *daemon) serves(port int, command string) (id string) {
 	d.t.Helper()
-	id := d.background(command)
+	id = d.background(command)
 	var r struct{ Event string }
 	if code := d.call("POST", "/command/"+id+"/wait", m{"port": port, "exit": true, "timeout": patience.Milliseconds()}, &r); code != 200 || r.Event != "port" {
 		text, _ := d.logs(id, "")
 		d.t.Fatalf("%s: %d %s\n%s", command, code, r.Event, text)
 	}
+	return id
 }
 
 // page reads what the proxy gives for a path.
@@ -63,10 +65,16 @@ func TestProxiedVite(t *testing.T) {
 	}
 	write("index.html", `<!doctype html><script type="module" src="/main.ts"></script>`)
 	write("main.ts", "export const answer: number = 42\nimport.meta.hot!.accept()\n")
+	// It serves before it watches, and doesn't see what changes until then.
+	write("vite.config.mjs", `export default {plugins: [{name: 'tell', configureServer({watcher}) {
+		const tell = () => console.log('it watches')
+		watcher._readyEmitted ? tell() : watcher.on('ready', tell)
+	}}]}`)
 	port := quietPort(t)
 	base := fmt.Sprintf("/absproxy/%d/", port)
-	d.serves(port, fmt.Sprintf("cd site && exec node %s --port %d --strictPort --base %s", vite, port, base))
+	id := d.serves(port, fmt.Sprintf("cd site && exec node %s --port %d --strictPort --base %s", vite, port, base))
 
+	d.waitFor(id, m{"pattern": "it watches"}, "pattern")
 	here := []string{"Origin", d.url, "Referer", d.url + base}
 	index := d.page(base, here...)
 	for _, src := range []string{base + "@vite/client", base + "main.ts"} {

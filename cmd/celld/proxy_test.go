@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	"golang.org/x/sys/unix"
 )
 
 func TestProxy(t *testing.T) {
@@ -327,18 +328,26 @@ func proxyRefuses(d *daemon) {
 	d.refused(502, "GET", fmt.Sprintf("/proxy/%d/x", l.Addr().(*net.TCPAddr).Port), nil, d.token()...)
 }
 
-// quietPort returns a port on which nobody listens, and which no client is given either.
+// quietPort returns a port on which nobody listens, and which is given to nobody who doesn't ask for it: a socket has it
+// until the test ends. With SO_REUSEADDR, which servers set, one may listen on it all the same (tcp(7)).
 func quietPort(t *testing.T) int {
 	t.Helper()
-	for port := 20000 + int(time.Now().UnixNano()/1000%10000); port < 32000; port++ {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			l.Close()
-			return port
-		}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no free port")
-	return 0
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	address, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address.(*unix.SockaddrInet4).Port
 }
 
 func proxiedRedirects(d *daemon) {

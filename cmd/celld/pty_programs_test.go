@@ -69,7 +69,7 @@ func TestTerminalPrograms(t *testing.T) {
 		ends(t, c, 5)
 	})
 	t.Run("tmux", func(t *testing.T) {
-		c := run(t, "exec tmux -S "+d.ws+"/tmux -f /dev/null new-session 'PS1= bash --norc'")
+		c := run(t, "exec env -u TMUX tmux -S "+d.ws+"/tmux -f /dev/null new-session 'PS1= bash --norc'") // the test may run in one itself
 		c.until("\x1b[?1049h")
 		c.typed("stty size; echo p''ane\r")
 		if got := c.until("pane"); !strings.Contains(got, "23 80") {

@@ -61,7 +61,7 @@ func (d *daemon) pty(body ...m) string {
 }
 
 func (d *daemon) dial(id, query string, header http.Header) (*websocket.Conn, *http.Response, error) {
-	dialer := websocket.Dialer{ReadBufferSize: 64 << 10}
+	dialer := websocket.Dialer{ReadBufferSize: 64 << 10, NetDialContext: d.netDial}
 	return dialer.DialContext(d.t.Context(), "ws"+strings.TrimPrefix(d.url, "http")+"/pty/"+id+"/ws?"+query, header)
 }
 
@@ -177,6 +177,19 @@ func (c *tty) grown(n int) {
 	}
 }
 
+// stderr waits until there are n bytes of stderr, which comes on a way of its own, and returns them.
+func (c *tty) stderr(n int) string {
+	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ; len(c.err) < n; c.more.Wait() {
+		if c.end != nil {
+			c.t.Fatalf("the connection ended with %v after %q on stderr", c.end, c.err)
+		}
+	}
+	return string(c.err)
+}
+
 // message waits for the next text message of a type and passes over others.
 func (c *tty) message(kind string) ttyText {
 	c.t.Helper()
@@ -270,6 +283,20 @@ func (d *daemon) ptyStatus(id string) (s ptyStatus) {
 		d.t.Fatalf("GET /pty/%s: %d", id, code)
 	}
 	return s
+}
+
+// printed waits until a terminal's program has printed n bytes, whoever reads them.
+func (d *daemon) printed(id string, n int64) {
+	d.t.Helper()
+	for {
+		s := d.ptyStatus(id)
+		if s.OutputOffset >= n {
+			return
+		}
+		if s.LaunchFailed || s.ExitCode != nil {
+			d.t.Fatalf("the program has ended before it printed %d bytes: %+v", n, s)
+		}
+	}
 }
 
 func TestTerminalFromItsCreationToItsDeletion(t *testing.T) {
@@ -450,8 +477,8 @@ func TestTerminalOnPipes(t *testing.T) {
 	c.typed("echo out; echo err >&2; [ -t 0 ] || echo none\nhead -c 300000 >o; wc -c <o\n")
 	c.typed(strings.Repeat("z", 300_000))
 	c.until("300000\n")
-	if string(c.err) != "err\n" || strings.Count(c.text(), "out\n") != 1 || !strings.Contains(c.text(), "none\n") {
-		t.Errorf("stderr %q of %q", c.err, c.text())
+	if got := c.stderr(len("err\n")); got != "err\n" || strings.Count(c.text(), "out\n") != 1 || !strings.Contains(c.text(), "none\n") {
+		t.Errorf("stderr %q of %q", got, c.text())
 	}
 	c.close()
 	if c = d.attach(id, "pty=1"); c.message("connected").Mode != "pipe" {
