@@ -6,6 +6,8 @@ import "sync"
 // the next look, so that a thousand trees can be killed at once at the price of one. The zero value is ready; its
 // methods may be called from any goroutine.
 type Census struct {
+	stuck stuckExecs
+
 	mu   sync.Mutex
 	busy bool
 	next *look // begins when the current one is over
@@ -44,7 +46,9 @@ func (c *Census) serve() {
 		if l == nil {
 			return
 		}
-		l.table, l.err = Look()
+		if l.table, l.err = Look(); l.err == nil {
+			l.table.stuck = &c.stuck
+		}
 		close(l.done)
 	}
 }

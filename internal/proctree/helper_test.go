@@ -184,14 +184,14 @@ func playOrphans() error {
 	go func() {
 		result <- func() error {
 			var wg sync.WaitGroup
-			codes := make([]int, n)
+			codes, errs := make([]int, n), make([]error, n)
 			for i := range n {
 				wg.Go(func() {
 					t, err := Start(Spec{
 						Path: "/bin/bash", Argv: []string{"bash", "-c", "(sleep 0.05 &) ; exit 7"},
 						Env: []string{"PATH=/usr/bin:/bin"}, Files: make([]*os.File, 3),
 					})
-					if err != nil {
+					if errs[i] = err; err != nil {
 						return
 					}
 					<-t.Done()
@@ -201,7 +201,7 @@ func playOrphans() error {
 			wg.Wait()
 			for i, c := range codes {
 				if c != 7 {
-					return fmt.Errorf("command %d: status %d", i, c)
+					return fmt.Errorf("command %d: status %d, %v", i, c, errs[i])
 				}
 			}
 			<-allReaped

@@ -12,28 +12,16 @@ import (
 
 // Members returns the living processes of the tree, the leader first if it lives. Zombies don't count. It reads the
 // process table; without one the answer is empty.
-func (t *Tree) Members() (best []int) {
+func (t *Tree) Members() []int {
 	if t.isExtinct() {
 		return nil
 	}
-	for range maxUnclear {
-		table, err := t.census.Look()
-		if err != nil {
-			return nil
-		}
-		members := t.In(table)
-		if !table.unclear() {
-			return members
-		}
-		if len(members) > 0 {
-			best = members
-		}
+	table, err := t.census.Look()
+	if err != nil {
+		return nil
 	}
-	return best
+	return t.In(table)
 }
-
-// maxUnclear bounds how often Members looks again because a process is in the middle of an exec.
-const maxUnclear = 4
 
 // In returns the members of the tree that are in table, as Members does. It is for calls from [Kill]'s pick.
 func (t *Tree) In(table *Table) []int {
@@ -188,8 +176,8 @@ func (k *killer) refusal() error {
 	return nil
 }
 
-// A process that is just replacing itself by exec shows no environment, and one that forks and exits all the time may
-// be missed. So the search must come up empty twice in a row, and more often if somebody could not be examined.
+// A process that forks and exits all the time may be missed. So the search must come up empty twice in a row, and more
+// often if somebody could not be examined.
 const (
 	enough    = 16
 	quietLook = 8

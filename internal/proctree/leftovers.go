@@ -73,6 +73,10 @@ func KillLeftovers(ctx context.Context) (found int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("kill leftovers: %w", err)
 	}
+	return killLeftovers(ctx, here)
+}
+
+func killLeftovers(ctx context.Context, here mark) (found int, err error) {
 	buf := make([]byte, 1024)
 	return killMarked(ctx, here, func(m mark) bool { // asked after the mark was read: its daemon was there before
 		daemon, alive := readStat(m.pid, buf)
@@ -84,12 +88,24 @@ func KillLeftovers(ctx context.Context) (found int, err error) {
 func KillOwn(ctx context.Context) error {
 	here, err := ownMark()
 	if err == nil {
-		_, err = killMarked(ctx, here, func(m mark) bool { return m == here })
+		err = killOwn(ctx, here)
 	}
 	if err != nil {
 		return fmt.Errorf("kill what is left: %w", err)
 	}
 	return nil
+}
+
+func killOwn(ctx context.Context, here mark) error {
+	_, err := killMarked(ctx, here, func(m mark) bool { return m == here })
+	return err
+}
+
+// daemon is the mark of the daemon that a process comes from, nil if it has none.
+func (t *Table) daemon(p Process) []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return entryIn(t.environ(p), DaemonEnv)
 }
 
 // killMarked kills the processes with a mark of this process's namespaces that satisfies match.
@@ -98,11 +114,7 @@ func killMarked(ctx context.Context, here mark, match func(mark) bool) (found in
 		matches := make(map[mark]bool)
 		var pids []int
 		for _, p := range t.Processes {
-			env, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/environ")
-			if err != nil {
-				continue
-			}
-			m, ok := parseMark(entryIn(env, DaemonEnv))
+			m, ok := parseMark(t.daemon(p))
 			if !ok || m.pidNS != here.pidNS || m.timeNS != here.timeNS {
 				continue
 			}

@@ -36,12 +36,13 @@ func TestLeftoversOfADeadDaemonAreKilledAndNobodyElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	here.timeNS++ // where nobody else is: a daemon that another test starts would kill them too, and this one what is another's
 	dead := here
 	dead.start-- // this process's pid, but not this process
 	elsewhere := dead
 	elsewhere.pidNS++
 	left, other, own := markedSleeper(t, dead), markedSleeper(t, elsewhere), markedSleeper(t, here)
-	if _, err := KillLeftovers(t.Context()); err != nil {
+	if _, err := killLeftovers(t.Context(), here); err != nil {
 		t.Fatal(err)
 	}
 	<-left
@@ -52,7 +53,7 @@ func TestLeftoversOfADeadDaemonAreKilledAndNobodyElse(t *testing.T) {
 		t.Error("killed what comes from a living daemon")
 	default:
 	}
-	if err := KillOwn(t.Context()); err != nil {
+	if err := killOwn(t.Context(), here); err != nil {
 		t.Fatal(err)
 	}
 	<-own

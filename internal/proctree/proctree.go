@@ -13,7 +13,8 @@
 //     never forks, and looks at that thread's children only. Orphans are handed to exactly that thread.
 //   - A process that forks while its tree is being killed is caught: members are stopped before they are killed, and
 //     the search is repeated until it finds nobody. See [Kill].
-//   - Nothing polls: deaths are waited for on pidfds.
+//   - Nothing polls: deaths are waited for on pidfds. One thing alone tells nobody of its end, an exec: whoever is in the
+//     middle of one has no environment to be recognised by, and is looked at again until it has.
 //
 // # Who belongs to a tree
 //

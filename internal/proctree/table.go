@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,8 +38,9 @@ type Table struct {
 	newest   []Process // by descending Start
 	read     int       // how many of newest have their marker in markers
 	markers  map[int]string
-	vanished bool // somebody died before its environment could be read
-	execing  bool // somebody is replacing itself and has no environment yet
+	vanished bool        // somebody died before its environment could be read
+	execing  bool        // somebody is replacing itself and has no environment yet
+	stuck    *stuckExecs // shared by the looks of a Census
 }
 
 // maxChase bounds how often Look goes after processes that were started meanwhile.
@@ -88,6 +90,7 @@ func Look() (*Table, error) {
 func newTable(found map[int]Process) *Table {
 	t := &Table{
 		Processes: make([]Process, 0, len(found)), index: make(map[int]int, len(found)), markers: make(map[int]string),
+		stuck: new(stuckExecs),
 	}
 	for _, p := range found {
 		t.Processes = append(t.Processes, p)
@@ -179,18 +182,77 @@ func (t *Table) readMarkers(since uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for ; t.read < len(t.newest) && t.newest[t.read].Start >= since; t.read++ {
-		pid := t.newest[t.read].PID
-		env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
-			t.vanished = true
-		}
-		if err == nil && len(env) == 0 && inExec(pid) {
-			t.execing = true
-		}
-		if m := entryIn(env, MarkerEnv); m != nil {
-			t.markers[pid] = string(m)
+		p := t.newest[t.read]
+		if m := entryIn(t.environ(p), MarkerEnv); m != nil {
+			t.markers[p.PID] = string(m)
 		}
 	}
+}
+
+// environ reads the environment of a process, and waits for one that is in the middle of an exec. It is nil for one that
+// may not be read, and for one that has none. The caller holds mu.
+func (t *Table) environ(p Process) []byte {
+	path := "/proc/" + strconv.Itoa(p.PID) + "/environ"
+	patience := execPatience
+	if t.stuck.has(p) {
+		patience = 0
+	}
+	env, err := awaitExec(patience, func() ([]byte, error) {
+		env, err := os.ReadFile(path)
+		if err == nil && len(env) == 0 && inExec(p.PID) {
+			err = errExec
+		}
+		return env, err
+	})
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH):
+		t.vanished = true
+	case err == errExec:
+		t.execing = true
+		t.stuck.add(p)
+	}
+	return env
+}
+
+// An exec takes microseconds, but the machine may let the process wait in the middle of it. Only one that reads a
+// file that doesn't come takes longer than this.
+const execPatience = 3 * time.Second
+
+var errExec = errors.New("in the middle of an exec")
+
+// awaitExec calls read until it has another error than errExec, for as long as patience has it. Nothing tells of the end
+// of an exec: this is the one thing that is looked for again and again.
+func awaitExec(patience time.Duration, read func() ([]byte, error)) ([]byte, error) {
+	for pause := 20 * time.Microsecond; ; pause *= 2 {
+		env, err := read()
+		if err != errExec || patience <= 0 {
+			return env, err
+		}
+		pause = min(pause, patience, 10*time.Millisecond)
+		time.Sleep(pause)
+		patience -= pause
+	}
+}
+
+// stuckExecs are those who were waited for in vain, so that nobody is twice.
+type stuckExecs struct {
+	mu  sync.Mutex
+	who map[Process]bool
+}
+
+func (s *stuckExecs) has(p Process) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.who[p.identity()]
+}
+
+func (s *stuckExecs) add(p Process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.who == nil {
+		s.who = make(map[Process]bool)
+	}
+	s.who[p.identity()] = true
 }
 
 // quiet says whether every marker that was asked for could be read.
@@ -200,21 +262,15 @@ func (t *Table) quiet() bool {
 	return !t.vanished && !t.execing
 }
 
-// unclear says whether another look would tell more.
-func (t *Table) unclear() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.execing
-}
-
-// inExec says whether a process without an environment has none because it is in the middle of an exec: it has memory,
-// but no place for an environment in it (env_end in proc_pid_stat(5)).
+// inExec says whether a process whose environment was read, and was empty, will have one: it has memory, and either no
+// place for an environment yet (env_end in proc_pid_stat(5)), or one that is not empty, and so has just come.
 func inExec(pid int) bool {
 	var buf [1024]byte
 	n, ok := readFile("/proc/"+strconv.Itoa(pid)+"/stat", buf[:])
 	f := bytes.Fields(buf[max(0, bytes.LastIndexByte(buf[:n], ')')):n])
-	const vsize, envEnd = 23 - 2, 51 - 2 // the name, with its blanks, counts as the first
-	return ok && len(f) > envEnd && string(f[vsize]) != "0" && string(f[envEnd]) == "0"
+	const vsize, envStart, envEnd = 23 - 2, 50 - 2, 51 - 2 // the name, with its blanks, counts as the first
+	return ok && len(f) > envEnd && string(f[vsize]) != "0" &&
+		(string(f[envEnd]) == "0" || string(f[envStart]) != string(f[envEnd]))
 }
 
 // readStat reads /proc/PID/stat (proc_pid_stat(5)) with buf as scratch. It says false if the process is dead.
