@@ -50,6 +50,9 @@ func (in *input) write(ctx context.Context, p []byte) error {
 		if p = p[n:]; len(p) == 0 || err != nil {
 			return err
 		}
+		if ctx.Err() != nil { // however late it is: who has gone doesn't tell of a program that doesn't read
+			return context.Cause(ctx)
+		}
 		timer := time.NewTimer(inputPatience)
 		select {
 		case <-room:

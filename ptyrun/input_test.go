@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // lines makes n bytes of lines of 99 letters.
@@ -66,22 +69,27 @@ func TestSignalKeepsInputWhereTheTerminalIsSetTo(t *testing.T) {
 }
 
 func TestInputThatNobodyReadsIsRefusedAndTakenAgainLater(t *testing.T) {
+	gate := filepath.Join(t.TempDir(), "gate")
+	if err := unix.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	x := run(t, false, func(c *Config) {
-		c.Command = "stty raw -echo; trap : USR1; echo set; sleep 97.87 & wait; kill $!; head -c 1000000 >/dev/null; echo read; head -c 3 >&2"
+		c.Command = "stty raw -echo; echo set; read x <" + gate + "; head -c 1000000 >/dev/null; echo read; grep -qx xyz; echo got it"
 	})
 	x.until("set")
-	flood := make([]byte, 3<<20)
+	flood := []byte(lines(3 << 20))
 	if err := x.Terminal.Write(t.Context(), flood); !errors.Is(err, ErrInputFull) {
 		t.Fatalf("3 MiB: %v", err)
 	}
 	if err := x.Terminal.Write(t.Context(), flood); !errors.Is(err, ErrInputFull) {
 		t.Fatalf("more: %v", err)
 	}
-	if err := x.started().Signal(syscall.SIGUSR1); err != nil { // now it reads
+	if err := os.WriteFile(gate, []byte("\n"), 0); err != nil { // now it reads
 		t.Fatal(err)
 	}
 	x.until("read")
-	x.send("xyz")
+	x.send("\nxyz\n")
+	x.until("got it")
 	x.end()
 }
 
