@@ -87,6 +87,9 @@ func (k *Kernel) unwind(ctx context.Context, c *conn, r *run) fate {
 		return interrupted
 	}
 	if r.idle.Load() != r.replied.Load() {
+		if waitFor(ctx, nil, r, childrenAt) { // the other half was on its way
+			return interrupted
+		}
 		// The interrupt came between the kernel's taking the cell and its code, and cost one half of the end.
 		c.close(&loss{name: nameInterrupted, detail: "the cell was interrupted"})
 		return interrupted

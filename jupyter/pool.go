@@ -12,7 +12,7 @@ import (
 
 // Times of the pool.
 const (
-	handWithin = time.Second     // a warm kernel that doesn't answer in this time isn't handed out
+	handWithin = 5 * time.Second // a warm kernel that doesn't answer in this time isn't handed out; a busy machine's may take a while
 	refillBase = 2 * time.Second // after a kernel that couldn't be started; then twice as long each time
 	refillMost = time.Minute
 )

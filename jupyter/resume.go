@@ -13,6 +13,7 @@ import (
 const (
 	resumeWithin = 8 * time.Second        // from its loss
 	resumeAfter  = 250 * time.Millisecond // between the first try and the second; then twice as long each time
+	resumeEvery  = time.Second            // but no longer
 )
 
 const resumedNote = "the connection to the kernel was lost and taken up again; output of that moment may be missing"
@@ -29,7 +30,7 @@ func (c *conn) takeUp(ctx context.Context, err error) error {
 	c.reader.Store(readerResumes)
 	ctx, cancel := context.WithTimeout(ctx, resumeWithin)
 	defer cancel()
-	for wait := resumeAfter; ; wait *= 2 {
+	for wait := resumeAfter; ; wait = min(2*wait, resumeEvery) {
 		ws, again := c.link.redial(ctx)
 		switch {
 		case again == nil && (ws.Subprotocol() == subprotocol) != c.v1:
