@@ -488,6 +488,20 @@ func TestSessionSurvivesTheLossOfItsFolder(t *testing.T) {
 	}
 }
 
+func TestSessionGetsANewShellThoughItsFolderIsGone(t *testing.T) {
+	h := testSessions(t)
+	s := open(t, h)
+	s.run("K=7")
+	for _, what := range []string{h.dir, "$D", "$D/*", "$D/r", "$D/tail $D/interrupt"} {
+		for _, how := range []string{"kill -9 $$", "exit 3", "exec true", "set -n"} {
+			if res := s.run("D=" + s.dir + "; rm -rf " + what + "; " + how); !res.Ended || res.err != "" {
+				t.Errorf("rm -rf %s; %s: %v", what, how, res)
+			}
+			s.want("echo $K; (exit 4)", "7\n", 4)
+		}
+	}
+}
+
 func TestSessionOpenInParallel(t *testing.T) {
 	h := testSessions(t)
 	var group sync.WaitGroup

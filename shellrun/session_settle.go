@@ -290,6 +290,9 @@ const restartPatience = 5 * time.Second
 func (s *Session) restart(ctx context.Context, from origin) (*shell, error) {
 	ctx, cancel := context.WithTimeout(ctx, restartPatience)
 	defer cancel()
+	if err := s.furnish(); err != nil { // the last one's folder may be gone
+		return nil, err
+	}
 	return s.startShell(ctx, from)
 }
 
