@@ -332,7 +332,7 @@ func cleanEnv(env []string) []string {
 	return kept
 }
 
-// Close ends the server and all it started, at the latest when ctx ends, and removes its files.
+// Close ends the server and all it started and removes its files. When ctx ends nobody is given any more time.
 func (m *Managed) Close(ctx context.Context) error {
 	m.mu.Lock()
 	m.closed = true
@@ -344,14 +344,12 @@ func (m *Managed) Close(ctx context.Context) error {
 	if in == nil {
 		return nil
 	}
-	select {
-	case <-in.started:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	<-in.started // at once: there is no more time to start in
 	var err error
 	if in.tree != nil {
-		err = in.kill(ctx, stopGrace)
+		if err = in.kill(ctx, stopGrace); err != nil {
+			_ = in.tree.Signal(syscall.SIGKILL) // or it has ended; run ends the rest
+		}
 	}
 	m.work.Wait()
 	return errors.Join(err, os.RemoveAll(m.cfg.RunDir))

@@ -1,6 +1,7 @@
 package jupyter
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -66,6 +67,27 @@ func TestServerThatNeverStartsIsGivenUp(t *testing.T) {
 	}
 	if _, err := m.Client(t.Context()); !errors.Is(err, ErrClosed) {
 		t.Errorf("after close: %v", err)
+	}
+}
+
+func TestCloseWithoutTimeEndsTheServerAllTheSame(t *testing.T) {
+	prefix := fakeInstall(t, `trap '' TERM; cat >/dev/null; echo ready >&3; setsid sleep 96.82 & sleep 96.83; sleep 96.84`)
+	m := NewManaged(ManagedConfig{Prefix: prefix, RunDir: filepath.Join(prefix, "run")})
+	if _, err := m.Client(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Close(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("close: %v", err)
+	}
+	for _, what := range []string{"sleep 96.82", "sleep 96.83", "sleep 96.84"} {
+		if left := processes(t, what); len(left) > 0 {
+			t.Errorf("left of %s: %v", what, left)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(prefix, "run")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("run directory: %v", err)
 	}
 }
 
