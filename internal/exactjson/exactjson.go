@@ -14,6 +14,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
+	"unicode/utf8"
 )
 
 // Unknown says what happens to fields that the struct doesn't have.
@@ -29,23 +31,17 @@ const (
 // pointers are read as they are nested; everything else, and what has an UnmarshalJSON of its own, is left to
 // encoding/json. null stands for an absent value. The error is for people; the other fields of its struct are set then.
 func Decode(text []byte, v any, unknown Unknown) error {
-	if err := json.Unmarshal(text, new(skip)); err != nil {
-		return err // of the syntax
+	if !json.Valid(text) {
+		return json.Unmarshal(text, new(json.RawMessage)) // says what is wrong
 	}
-	return unknown.value(text, reflect.ValueOf(v).Elem(), "")
+	return unknown.value(bytes.TrimSpace(text), reflect.ValueOf(v).Elem(), "")
 }
-
-// skip is any value, which nobody wants.
-type skip struct{}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (*skip) UnmarshalJSON([]byte) error { return nil }
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-// value reads one value. at says where it is, as JavaScript would: envs["A"].
+// value reads one value, which is valid and has no space around it. at says where it is, as JavaScript would: envs["A"].
 func (u Unknown) value(text []byte, v reflect.Value, at string) error {
-	null := bytes.Equal(bytes.TrimSpace(text), []byte("null"))
+	null := string(text) == "null"
 	switch t := v.Type(); {
 	case t.Kind() == reflect.Pointer:
 		if null {
@@ -55,10 +51,10 @@ func (u Unknown) value(text []byte, v reflect.Value, at string) error {
 		return u.value(text, v.Elem(), at)
 	case reflect.PointerTo(t).Implements(unmarshaler):
 	case t.Kind() == reflect.Struct:
-		fields := map[string]json.RawMessage{}
-		if json.Unmarshal(text, &fields) != nil {
+		if text[0] != '{' && !null {
 			return wrong(v, text, at)
 		}
+		fields := members(text)
 		if err := u.object(fields, v, at); err != nil {
 			return err
 		}
@@ -69,33 +65,103 @@ func (u Unknown) value(text []byte, v reflect.Value, at string) error {
 	case null:
 		return nil
 	case t.Kind() == reflect.Map && t.Key().Kind() == reflect.String:
-		var fields map[string]json.RawMessage
-		if json.Unmarshal(text, &fields) != nil {
+		if text[0] != '{' {
 			return wrong(v, text, at)
 		}
+		fields := members(text)
 		v.Set(reflect.MakeMapWithSize(t, len(fields)))
-		for name, field := range fields {
+		for _, f := range fields {
 			element := reflect.New(t.Elem()).Elem()
-			if err := u.value(field, element, fmt.Sprintf("%s[%.100q]", at, name)); err != nil {
+			if err := u.value(f.value, element, fmt.Sprintf("%s[%.100q]", at, f.name)); err != nil {
 				return err
 			}
-			v.SetMapIndex(reflect.ValueOf(name).Convert(t.Key()), element)
+			v.SetMapIndex(reflect.ValueOf(f.name).Convert(t.Key()), element)
 		}
 		return nil
 	case t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8:
-		var elements []json.RawMessage
-		if json.Unmarshal(text, &elements) != nil {
+		if text[0] != '[' {
 			return wrong(v, text, at)
 		}
+		elements := members(text)
 		v.Set(reflect.MakeSlice(t, len(elements), len(elements)))
-		for i, element := range elements {
-			if err := u.value(element, v.Index(i), fmt.Sprintf("%s[%d]", at, i)); err != nil {
+		for i, e := range elements {
+			if err := u.value(e.value, v.Index(i), fmt.Sprintf("%s[%d]", at, i)); err != nil {
 				return err
 			}
 		}
 		return nil
+	case t.Kind() == reflect.String && text[0] == '"':
+		v.SetString(unquote(text))
+		return nil
 	}
 	return leaf(text, v, at)
+}
+
+// member is a field of an object, or an element of an array, which has no name.
+type member struct {
+	name  string
+	value []byte
+}
+
+// members returns what is in an object or an array that is valid; of null nothing.
+func members(text []byte) []member {
+	all := make([]member, 0, 4)
+	for rest := text[1:]; text[0] != 'n'; {
+		rest = bytes.TrimLeft(rest, " \t\r\n,")
+		if rest[0] == '}' || rest[0] == ']' {
+			break
+		}
+		var m member
+		if text[0] == '{' {
+			n := length(rest)
+			m.name = unquote(rest[:n])
+			rest = bytes.TrimLeft(rest[n:], " \t\r\n:")
+		}
+		n := length(rest)
+		m.value, rest = rest[:n], rest[n:]
+		all = append(all, m)
+	}
+	return all
+}
+
+// length returns how long the value is that text, which is valid, begins with.
+func length(text []byte) int {
+	depth, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+			continue
+		case c == '"':
+			if quoted = !quoted; quoted || depth > 0 {
+				continue
+			}
+			return i + 1
+		case quoted:
+			continue
+		case c == '{' || c == '[':
+			depth++
+		case c == '}' || c == ']':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+			if depth < 0 {
+				return i
+			}
+		case depth == 0 && (c == ',' || c <= ' '): // the end of a number or a word
+			return i
+		}
+	}
+	return len(text)
+}
+
+// unquote returns what a string stands for.
+func unquote(text []byte) (s string) {
+	if inner := text[1 : len(text)-1]; bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) {
+		return string(inner)
+	}
+	json.Unmarshal(text, &s) // a string that is valid: never fails
+	return s
 }
 
 // leaf reads what encoding/json reads as we want it.
@@ -113,46 +179,74 @@ func leaf(text []byte, v reflect.Value, at string) error {
 	return wrong(v, text, at)
 }
 
-// object reads the fields of a struct, those of embedded ones too.
-func (u Unknown) object(fields map[string]json.RawMessage, v reflect.Value, at string) (first error) {
+// object reads the fields of a struct, those of embedded ones too. Of a name that is there more than once the last counts.
+func (u Unknown) object(fields []member, v reflect.Value, at string) (first error) {
 	note := func(err error) {
 		if first == nil {
 			first = err
 		}
 	}
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if f.Anonymous {
+	for i, f := range fieldsOf(v.Type()) {
+		if f.embedded {
 			note(u.object(fields, v.Field(i), at))
 			continue
 		}
-		name, optional := tag(f)
-		where := strings.TrimPrefix(at+"."+name, ".")
-		switch text, ok := fields[name]; {
-		case ok && !bytes.Equal(text, []byte("null")):
-			note(u.value(text, v.Field(i), where))
-		case !optional:
-			note(errors.New(where + " is missing"))
+		var text []byte
+		for _, m := range slices.Backward(fields) {
+			if m.name == f.name {
+				text = m.value
+				break
+			}
+		}
+		switch {
+		case text != nil && string(text) != "null":
+			note(u.value(text, v.Field(i), below(at, f.name)))
+		case !f.optional:
+			note(errors.New(below(at, f.name) + " is missing"))
 		}
 	}
 	return first
 }
 
-func tag(f reflect.StructField) (name string, optional bool) {
-	name, rest, _ := strings.Cut(f.Tag.Get("json"), ",")
-	return name, strings.Contains(rest, "omitempty")
+func below(at, name string) string {
+	if at == "" {
+		return name
+	}
+	return at + "." + name
+}
+
+// field is what a struct says of one of its fields.
+type field struct {
+	name               string
+	optional, embedded bool
+}
+
+var fieldsOfTypes sync.Map // reflect.Type to []field, as they were found: the types don't change
+
+func fieldsOf(t reflect.Type) []field {
+	if known, ok := fieldsOfTypes.Load(t); ok {
+		return known.([]field)
+	}
+	all := make([]field, t.NumField())
+	for i := range all {
+		f := t.Field(i)
+		name, rest, _ := strings.Cut(f.Tag.Get("json"), ",")
+		all[i] = field{name, strings.Contains(rest, "omitempty"), f.Anonymous}
+	}
+	fieldsOfTypes.Store(t, all)
+	return all
 }
 
 // known refuses a field that the struct doesn't have.
-func known(fields map[string]json.RawMessage, t reflect.Type, at string) error {
+func known(fields []member, t reflect.Type, at string) error {
 	var names []string
 	for _, f := range reflect.VisibleFields(t) {
-		name, _ := tag(f)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		names = append(names, name)
 	}
-	for name := range fields {
-		if !slices.Contains(names, name) {
-			return fmt.Errorf("unknown field %s", strings.TrimPrefix(fmt.Sprintf("%s.%.100q", at, name), "."))
+	for _, f := range fields {
+		if !slices.Contains(names, f.name) {
+			return fmt.Errorf("unknown field %s", strings.TrimPrefix(fmt.Sprintf("%s.%.100q", at, f.name), "."))
 		}
 	}
 	return nil

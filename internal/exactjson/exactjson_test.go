@@ -1,6 +1,7 @@
 package exactjson
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"strings"
@@ -83,10 +84,17 @@ func TestErrorsNameTheFieldAndWhatIsWanted(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add(`{"x":1,"points":[{"x":1}],"env":{"A":"b"},"by":{"k":{"x":null}}}`, true)
+	f.Add(` { "x" : -1e2 ,"points" : [ { "x" :1}	, {"x":2 } ] , "\u0078": "}\"]\\" , "env":{"\ud800":"\u00e9"}, "on": false } `, false)
 	f.Fuzz(func(t *testing.T, text string, refuse bool) {
 		var v shape
 		if err := Decode([]byte(text), &v, Unknown(refuse)); err != nil && strings.Contains(err.Error(), "exactjson") {
 			t.Errorf("%q: %v", text, err)
+		}
+		var got, want map[string]any
+		if err := Decode([]byte(text), &got, Ignore); err == nil {
+			if err := json.Unmarshal([]byte(text), &want); err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("%q: %v, want %v, %v", text, got, want, err)
+			}
 		}
 	})
 }
