@@ -223,7 +223,7 @@ func (c *Controller) run(ctx context.Context, e *Execution, run *Run, turn *plac
 		defer cancel()
 	}
 	defer e.Journal.ReleaseWith(ctx)()
-	defer func() { endExecution(trace.SpanFromContext(ctx), e) }()
+	defer func() { c.tell.endExecution(ctx, e) }()
 	err := c.waitAndDo(ctx, e, run, turn)
 	c.finish(ctx, e, run, turn, err)
 	run.release()
@@ -364,11 +364,13 @@ func (c *Controller) report(ctx context.Context, e *Execution, took time.Duratio
 		outcome = o.Failure.Name
 	}
 	_, bytes := e.log.Bounds()
-	attrs := []any{"id", e.ID, "kind", e.what(), "outcome", outcome, "ms", took.Milliseconds(), "bytes", bytes}
+	attrs := [6]slog.Attr{slog.String("id", e.ID), slog.String("kind", e.what()), slog.String("outcome", outcome),
+		slog.Int64("ms", took.Milliseconds()), slog.Int64("bytes", bytes)}
+	n := 5
 	if o.ExitCode != nil {
-		attrs = append(attrs, "exit", *o.ExitCode)
+		attrs[n], n = slog.Int("exit", *o.ExitCode), n+1
 	}
-	c.log.Info("finished", attrs...)
+	c.log.LogAttrs(ctx, slog.LevelInfo, "finished", attrs[:n]...)
 }
 
 // what names the execution's kind for logs: the language of a cell, else the kind.

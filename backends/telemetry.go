@@ -26,7 +26,7 @@ const (
 
 // instruments count what the Controller does. Concurrent use is fine.
 type instruments struct {
-	tracer   trace.Tracer
+	tracer   trace.Tracer // nil: none
 	count    metric.Int64Counter
 	duration metric.Float64Histogram // seconds, as is waited
 	waited   metric.Float64Histogram
@@ -41,9 +41,6 @@ var seconds = metric.WithExplicitBucketBoundaries(0.001, 0.0025, 0.005, 0.01, 0.
 
 // newInstruments makes the instruments and lets the meter ask c for what is open. With neither tracer nor meter they do nothing.
 func newInstruments(tracer trace.Tracer, meter metric.Meter, c *Controller) *instruments {
-	if tracer == nil {
-		tracer = nooptrace.NewTracerProvider().Tracer("") // hands on the context it is given
-	}
 	if meter == nil {
 		meter = noopmetric.NewMeterProvider().Meter("")
 	}
@@ -158,13 +155,16 @@ func outcomeClass(ctx context.Context, failure *hooks.ExecError) string {
 // TRACEPARENT and TRACESTATE (W3C Trace Context, OpenTelemetry's environment variables for context propagation), if its
 // request doesn't give them.
 func (i *instruments) begin(ctx context.Context, req *Request) (context.Context, trace.Span) {
-	name := req.Kind
-	if req.Kind == KindCode && req.Language != "" {
-		name = req.Language
+	var span trace.Span = nooptrace.Span{}
+	if i.tracer != nil {
+		name := req.Kind
+		if req.Kind == KindCode && req.Language != "" {
+			name = req.Language
+		}
+		ctx, span = i.tracer.Start(ctx, "execute "+name, trace.WithAttributes(
+			attribute.String("celld.execution.id", req.ExecutionID), attribute.String(attrKind, req.Kind)))
 	}
-	ctx, span := i.tracer.Start(ctx, "execute "+name, trace.WithAttributes(
-		attribute.String("celld.execution.id", req.ExecutionID), attribute.String(attrKind, req.Kind)))
-	if req.Kind == KindCode || !span.SpanContext().IsValid() {
+	if req.Kind == KindCode || !trace.SpanContextFromContext(ctx).IsValid() { // without a tracer the client's
 		return ctx, span
 	}
 	carrier := propagation.MapCarrier{}
@@ -182,16 +182,22 @@ func (i *instruments) begin(ctx context.Context, req *Request) (context.Context,
 
 // step starts the span of a part of an execution.
 func (i *instruments) step(ctx context.Context, name string) (context.Context, func(error)) {
+	if i.tracer == nil {
+		return ctx, func(error) {}
+	}
 	ctx, span := i.tracer.Start(ctx, name)
 	return ctx, func(err error) { endSpan(span, err) }
 }
 
 // endSpan ends a span with what came of it. The texts of errors may hold what users print, and stay here.
 func endSpan(span trace.Span, err error) {
+	if err == nil {
+		span.End()
+		return
+	}
 	var failed *hooks.ExecError
 	var refused *Error
 	switch {
-	case err == nil:
 	case errors.As(err, &failed):
 		span.SetAttributes(attribute.String("error.type", failed.Name))
 		span.SetStatus(codes.Error, failed.Name)
@@ -206,7 +212,11 @@ func endSpan(span trace.Span, err error) {
 }
 
 // endExecution ends the span of an execution that has ended.
-func endExecution(span trace.Span, e *Execution) {
+func (i *instruments) endExecution(ctx context.Context, e *Execution) {
+	if i.tracer == nil {
+		return
+	}
+	span := trace.SpanFromContext(ctx)
 	o := e.Outcome()
 	if e.Language != "" {
 		span.SetAttributes(attribute.String(attrLanguage, e.Language))

@@ -212,6 +212,7 @@ func (j *Journal) OnResult(e Result) {
 	b := &bundle{Result: e, parts: int64(len(e.Parts()))}
 	b.Data = nil
 	b.Metadata = slices.Clone(e.Metadata)
+	b.types, b.sizes = make([]string, 0, len(e.Data)), make([]int, 0, len(e.Data))
 	j.order.Lock()
 	defer j.order.Unlock()
 	if !j.waitForReaders() {

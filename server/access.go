@@ -14,10 +14,10 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// Names of headers.
+// Names of headers. Those that every request is asked for stand as net/http keeps them: others are converted at each use.
 const (
-	headerToken     = "X-EXECD-ACCESS-TOKEN"
-	headerRequestID = "X-Request-ID"
+	headerToken     = "X-Execd-Access-Token"
+	headerRequestID = "X-Request-Id"
 	headerCursor    = "EXECD-COMMANDS-TAIL-CURSOR"
 	headerKeptFrom  = "X-Celld-Log-Kept-From"
 )

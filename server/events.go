@@ -23,7 +23,7 @@ type encoder struct {
 }
 
 func newEncoder(mode hooks.Mode, after int64, lines bool) *encoder {
-	e := &encoder{lines: lines}
+	e := &encoder{lines: lines, buf: make([]byte, 0, 1<<10)} // a short run fits in
 	e.out = hooks.Text{Mode: mode, After: after}
 	e.err = e.out
 	switch mode {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -36,9 +37,6 @@ var durations = metric.WithExplicitBucketBoundaries(0.005, 0.01, 0.025, 0.05, 0.
 // counts it. It is outside of everything that may refuse a request. What clients choose freely, paths and queries, is in
 // neither: the route is.
 func (s *Server) telemetry(tracer trace.Tracer, meter metric.Meter) echo.MiddlewareFunc {
-	if tracer == nil {
-		tracer = nooptrace.NewTracerProvider().Tracer("")
-	}
 	if meter == nil {
 		meter = noopmetric.NewMeterProvider().Meter("")
 	}
@@ -53,9 +51,10 @@ func (s *Server) telemetry(tracer trace.Tracer, meter metric.Meter) echo.Middlew
 			if !knownMethods[method] {
 				method = otherMethod
 			}
-			ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-			ctx, span := tracer.Start(ctx, spanName(method, ""), trace.WithSpanKind(trace.SpanKindServer))
-			c.SetRequest(r.WithContext(ctx))
+			ctx, span := begin(tracer, r, method)
+			if ctx != r.Context() {
+				c.SetRequest(r.WithContext(ctx))
+			}
 			open := sets.of(requestLabels{method: method})
 			active.Inst().Add(ctx, 1, open)
 			finished := false // or panics, which cuts the connection
@@ -84,6 +83,15 @@ func (s *Server) telemetry(tracer trace.Tracer, meter metric.Meter) echo.Middlew
 			return nil
 		}
 	}
+}
+
+// begin starts the span of a request, as a child of the client's. Without a tracer it only keeps that: what runs may be told of it.
+func begin(tracer trace.Tracer, r *http.Request, method string) (context.Context, trace.Span) {
+	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	if tracer == nil {
+		return ctx, nooptrace.Span{}
+	}
+	return tracer.Start(ctx, spanName(method, ""), trace.WithSpanKind(trace.SpanKindServer))
 }
 
 // requestLabels name a request for metrics: few values each. Those of a request under way are the method alone.
@@ -131,6 +139,9 @@ func spanName(method, route string) string {
 
 // routeOf is the route that a request has taken, as openapi.yaml writes it; "" for none.
 func routeOf(c echo.Context) string {
+	if !strings.Contains(c.Path(), "/:") {
+		return c.Path()
+	}
 	parts := strings.Split(c.Path(), "/")
 	for i, part := range parts {
 		if name, ok := strings.CutPrefix(part, ":"); ok {
