@@ -131,14 +131,14 @@ func TestTerminalPrograms(t *testing.T) {
 }
 
 func TestTerminalClientOfTheDocs(t *testing.T) {
-	d := start(t, launch{})
+	d := start(t, launch{env: []string{"HOME=" + t.TempDir()}}) // the client's shell reads nobody's .bashrc either
 	script, err := filepath.Abs("../../docs/terminal.py")
 	if err != nil {
 		t.Fatal(err)
 	}
 	client := "exec " + filepath.Join(prefixDir(t), "python/bin/python") + " " + script + " " + d.url
 	// The client runs in a terminal as well, one of celld's.
-	c := d.attach(d.pty(m{"command": client, "cols": 91, "rows": 37, "envs": m{"HOME": d.ws}}), "")
+	c := d.attach(d.pty(m{"command": client, "cols": 91, "rows": 37}), "")
 	c.until("\x1b[?2004h")
 	c.typed("stty size; echo p''id $$.\r")
 	if got := c.until("\npid "); !strings.HasSuffix(got, "\r37 91\r") {
@@ -155,7 +155,7 @@ func TestTerminalClientOfTheDocs(t *testing.T) {
 		t.Errorf("left with %d", code)
 	}
 
-	c = d.attach(d.pty(m{"command": client + " " + id, "envs": m{"HOME": d.ws}}), "")
+	c = d.attach(d.pty(m{"command": client + " " + id}), "")
 	c.until("\npid " + shell) // from before
 	c.typed("echo ag''ain $$.; exit 9\r")
 	c.until("again " + shell + ".")

@@ -50,11 +50,13 @@ type ttyText struct {
 // pty creates a terminal. A shell in it reads nobody's .bashrc.
 func (d *daemon) pty(body ...m) string {
 	d.t.Helper()
-	body = append([]m{{"envs": m{"HOME": d.ws}}}, body...)
+	all := with(m{}, body)
+	envs, _ := all["envs"].(m)
+	all["envs"] = with(m{"HOME": d.ws}, []m{envs})
 	var made struct {
 		SessionID string `json:"session_id"`
 	}
-	if status := d.call(http.MethodPost, "/pty", with(m{}, body), &made); status != http.StatusCreated || made.SessionID == "" {
+	if status := d.call(http.MethodPost, "/pty", all, &made); status != http.StatusCreated || made.SessionID == "" {
 		d.t.Fatalf("create a terminal: %d %+v", status, made)
 	}
 	return made.SessionID
