@@ -79,6 +79,11 @@ func (s *serveCmd) check() error {
 			return fmt.Errorf("the access token file %s is empty", s.AccessTokenFile)
 		}
 	}
+	if s.AccessToken != "" { // no header can carry blanks around it
+		if s.AccessToken = strings.TrimSpace(s.AccessToken); s.AccessToken == "" {
+			return errors.New("the access token is blank; without a token leave it out")
+		}
+	}
 	if s.Listen != "" {
 		if _, _, err := net.SplitHostPort(s.Listen); err != nil {
 			return fmt.Errorf("--listen %s: want HOST:PORT", s.Listen)

@@ -100,6 +100,10 @@ func TestCommandLinesThatCannotBeMeant(t *testing.T) {
 		{[]string{"serve", "--listen=nonsense"}, "HOST:PORT", true},
 		{[]string{"serve", "--access-token="}, "--access-token is empty", true},
 		{[]string{"serve", "--access-token", ""}, "--access-token is empty", true},
+		{[]string{"serve", "--access-token-file="}, "--access-token-file is empty", true},
+		{[]string{"serve", "--access-token-file", ""}, "--access-token-file is empty", true},
+		{[]string{"serve", "--access-token-file", "/dev/null"}, "/dev/null is empty", true},
+		{[]string{"serve", "--access-token", " \n"}, "the access token is blank", true},
 	} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], c.args...)
 		cmd.Env = append(os.Environ(), runAsDaemon+"=1")
@@ -207,6 +211,31 @@ func TestHeadIsGetWithoutItsBody(t *testing.T) {
 		resp := d.do(http.MethodHead, c.path, nil, header...)
 		if resp.Body.Close(); resp.StatusCode != c.status || c.length != "" && resp.Header.Get("Content-Length") != c.length {
 			t.Errorf("HEAD %s %s: %d %q", c.path, c.value, resp.StatusCode, resp.Header)
+		}
+	}
+}
+
+// TestEmptyVariablesAreNotSet: compose files and scripts pass on what may be empty.
+func TestEmptyVariablesAreNotSet(t *testing.T) {
+	empty := []string{"CELLD_ACCESS_TOKEN="} // the other name of the same
+	for _, name := range []string{"ACCESS_TOKEN_FILE", "PORT", "LISTEN", "INSECURE_NO_AUTH", "PREWARM", "WARM", "JUPYTER_PORT", "BASH", "LOG_LEVEL", "LOG_FORMAT", "MAX_BODY", "KEEP", "SQL", "WORKSPACE"} {
+		empty = append(empty, "CELLD_"+name+"=")
+	}
+	for _, c := range []struct {
+		token  string
+		header []string
+		status int
+	}{
+		{"EXECD_ACCESS_TOKEN=", nil, 200},
+		{"EXECD_ACCESS_TOKEN=" + secret, nil, 401},
+		{"EXECD_ACCESS_TOKEN= " + secret + "\n", []string{"X-EXECD-ACCESS-TOKEN", secret}, 200},
+	} {
+		d := start(t, launch{env: append(empty, c.token)})
+		if status := d.call(http.MethodGet, "/executions", nil, nil, c.header...); status != c.status {
+			t.Errorf("%q: %d, want %d", c.token, status, c.status)
+		}
+		if !strings.Contains(d.log.String(), "workspace="+d.ws) {
+			t.Errorf("%q: %s", c.token, d.log.String())
 		}
 	}
 }

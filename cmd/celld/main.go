@@ -6,12 +6,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -43,6 +44,7 @@ func main() {
 	if os.Args[1] == "--version" {
 		os.Args[1] = "version"
 	}
+	unsetEmpty()
 	var c cli
 	parser := kong.Must(&c, kong.Name("celld"), kong.Description(
 		"Runs shell commands, persistent bash sessions and code cells for AI agents, notebook clients and generated SDKs, "+
@@ -55,13 +57,25 @@ func main() {
 	k.FatalIfErrorf(k.Run())
 }
 
+// unsetEmpty takes a variable that is set to nothing for one that isn't set, as compose files and shell scripts mean it:
+// it must hide neither a default nor the other name of the same variable.
+func unsetEmpty() {
+	for _, e := range os.Environ() {
+		name, value, _ := strings.Cut(e, "=")
+		prefix, _, _ := strings.Cut(name, "_")
+		if value == "" && slices.Contains([]string{"CELLD", "EXECD", "JUPYTER"}, prefix) {
+			os.Unsetenv(name)
+		}
+	}
+}
+
 func (s *serveCmd) Run() error {
 	log, err := s.logger()
 	if err != nil {
 		return err
 	}
-	if emptyToken(os.Args) {
-		return errors.New("--access-token is empty; without a token leave it out")
+	if flag := emptyToken(os.Args); flag != "" {
+		return fmt.Errorf("%s is empty; without a token leave it out", flag)
 	}
 	if err := s.hideSecrets(); err != nil {
 		return err
@@ -72,14 +86,16 @@ func (s *serveCmd) Run() error {
 	return s.serve(ctx, log)
 }
 
-// emptyToken says that a token was meant to be given: a variable that isn't set, most likely.
-func emptyToken(args []string) bool {
-	for i, arg := range args {
-		if arg == "--access-token=" || arg == "" && args[i-1] == "--access-token" {
-			return true
+// emptyToken names the flag by which a token was meant to be given: from a variable that isn't set, most likely.
+func emptyToken(args []string) string {
+	for i, arg := range args[1:] {
+		for _, flag := range []string{"--access-token", "--access-token-file"} {
+			if arg == flag+"=" || arg == "" && args[i] == flag {
+				return flag
+			}
 		}
 	}
-	return false
+	return ""
 }
 
 // stopSignals are what ends the daemon: what was ignored when it started stays so, as nohup wants it.
