@@ -842,7 +842,7 @@ type CreateContextRequest struct {
 	Envs Envs `json:"envs,omitempty"`
 
 	// Language Example: python
-	Language *string `json:"language,omitempty"`
+	Language string `json:"language"`
 }
 
 // CreatePTYRequest defines model for CreatePTYRequest.

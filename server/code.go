@@ -39,11 +39,11 @@ func (s *Server) createContext(c echo.Context) error {
 	if err := s.decode(c, &q, false); err != nil {
 		return err
 	}
-	if value(q.Language) == "" {
-		return badRequest("language is missing")
+	if q.Language == "" {
+		return badRequest("language is empty")
 	}
 	made, err := s.controller.OpenContext(c.Request().Context(), backends.OpenRequest{
-		Language: *q.Language, Cwd: value(q.Cwd), Env: q.Envs,
+		Language: q.Language, Cwd: value(q.Cwd), Env: q.Envs,
 	})
 	if err != nil {
 		return err

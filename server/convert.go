@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"math"
@@ -21,12 +22,41 @@ func (s *Server) body(c echo.Context) ([]byte, error) {
 	if r.ContentLength > s.config.MaxBody {
 		return nil, &http.MaxBytesError{Limit: s.config.MaxBody}
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), r.Body, s.config.MaxBody))
+	body, err := readBody(http.MaxBytesReader(c.Response(), r.Body, s.config.MaxBody), r.ContentLength)
 	var tooLarge *http.MaxBytesError
 	if err != nil && !errors.As(err, &tooLarge) {
 		err = badRequest("read the body: %v", err)
 	}
 	return body, err
+}
+
+// readBody reads all of r, of which length bytes are announced; -1: any number. The buffer ends as large as that, but
+// grows with what comes: to announce much costs nobody memory.
+func readBody(r io.Reader, length int64) ([]byte, error) {
+	const first, most = 512, 1 << 20
+	size := int64(first)
+	if length >= 0 {
+		size = min(length+1, most) // one more, so that the end is seen without growing
+	}
+	b := make([]byte, 0, size)
+	for {
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if err == io.EOF {
+			return b, nil
+		}
+		if err != nil {
+			return b, err
+		}
+		if len(b) < cap(b) {
+			continue
+		}
+		size = 2 * int64(cap(b))
+		if length >= int64(len(b)) {
+			size = min(size, length+1)
+		}
+		b = append(make([]byte, 0, size), b...)
+	}
 }
 
 // decode reads a JSON body into v. Without a body v stays as it is, if that is allowed.
@@ -35,7 +65,7 @@ func (s *Server) decode(c echo.Context, v any, mayBeEmpty bool) error {
 	if err != nil {
 		return err
 	}
-	if mayBeEmpty && len(strings.TrimSpace(string(body[:min(len(body), 64)]))) == 0 {
+	if mayBeEmpty && len(bytes.TrimSpace(body)) == 0 {
 		return nil
 	}
 	return decodeJSON(body, v, exactjson.Ignore)

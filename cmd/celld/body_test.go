@@ -32,6 +32,8 @@ func TestBodiesAreTakenAsDescribed(t *testing.T) {
 		{"/code/input", `{"value":"x"}`, "id is missing"},
 		{"/code", `{"context":{"language":"bash"}}`, "code is missing"},
 		{"/code/context", `{"Language":"bash"}`, "language is missing"},
+		{"/code/context", `{"language":""}`, "language is empty"},
+		{"/session", strings.Repeat(" ", 100) + `{"id":"a b"}`, "session id"},
 		{"/session/default/run", `{"Command":"true"}`, "command is missing"},
 		{"/session", `[]`, "an object"},
 		{"/command", `{"Command":"true"}`, "command or argv is missing"},

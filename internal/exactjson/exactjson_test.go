@@ -82,6 +82,26 @@ func TestErrorsNameTheFieldAndWhatIsWanted(t *testing.T) {
 	}
 }
 
+func TestTextMayHoldAnything(t *testing.T) {
+	for _, want := range []string{"", `"`, `\`, `\"`, `a\\"b`, "]}", "é\u2028", "a\xffb", strings.Repeat(`\`, 1001) + `"`, "a\nb"} {
+		text, err := json.Marshal(map[string]any{"x": 1, "env": map[string]string{want: want}, "y": want, "points": []any{map[string]any{"x": 2, "y": want}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spaced := range []string{string(text), " \r\n" + strings.ReplaceAll(string(text), ":", " :\t") + "\n"} {
+			var got shape
+			want := strings.ToValidUTF8(want, "\ufffd")
+			if err := Decode([]byte(spaced), &got, Refuse); err != nil || *got.Y != want || got.Env[want] != want || len(got.Env) != 1 || *got.Points[0].Y != want {
+				t.Errorf("%s: %+v, %v", spaced, got, err)
+			}
+		}
+	}
+	var got shape
+	if err := Decode([]byte("{\"x\":1,\"y\":\"a\xff\"}"), &got, Ignore); err != nil || *got.Y != "a\ufffd" {
+		t.Errorf("invalid UTF-8: %v, %v", got.Y, err)
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	f.Add(`{"x":1,"points":[{"x":1}],"env":{"A":"b"},"by":{"k":{"x":null}}}`, true)
 	f.Add(` { "x" : -1e2 ,"points" : [ { "x" :1}	, {"x":2 } ] , "\u0078": "}\"]\\" , "env":{"\ud800":"\u00e9"}, "on": false } `, false)
