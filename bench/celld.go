@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// stopLimit is how long celld may take to stop.
-const stopLimit = 15 * time.Second
+// stopLimit is how long celld may take to stop before it is killed, which is an error: no bound on its speed.
+const stopLimit = 2 * time.Minute
 
 // moduleRoot finds the directory that holds go.mod.
 func moduleRoot(ctx context.Context) (string, error) {

@@ -126,21 +126,25 @@ func (d *daemon) belongings() (b belongings, err error) {
 	return b, nil
 }
 
+// restLimit is longer than celld keeps a connection to its Jupyter Server that it doesn't use: a minute.
+const restLimit = 90 * time.Second
+
 // left waits until celld holds no more than before, or a while, and adds lines for what it still has.
 func (r *run) left(ctx context.Context, d *daemon, before belongings) error {
 	var now belongings
-	err := settled(ctx, 10*time.Second, func() (done bool, err error) {
+	more := 0
+	err := settled(ctx, restLimit, func() (done bool, err error) {
 		now, err = d.belongings()
-		return now.descriptors <= before.descriptors && now.children <= before.children, err
+		more = 0
+		for name := range now.outside {
+			if !before.outside[name] {
+				more++
+			}
+		}
+		return now.descriptors <= before.descriptors && now.children <= before.children && more == 0, err
 	})
 	if err != nil {
 		return err
-	}
-	more := 0
-	for name := range now.outside {
-		if !before.outside[name] {
-			more++
-		}
 	}
 	r.single("descriptors more", "", float64(now.descriptors-before.descriptors), atMost(0))
 	r.single("child processes more", "", float64(now.children-before.children), atMost(0))

@@ -165,6 +165,19 @@ func namesIn(t *testing.T, dir string) []string {
 	return all
 }
 
+// dirsOpen counts the directories that this process has open: other descriptors come and go with what earlier tests
+// have left to end.
+func dirsOpen(t *testing.T) (n int) {
+	t.Helper()
+	for _, fd := range namesIn(t, "/proc/self/fd") {
+		var st unix.Stat_t
+		if unix.Stat("/proc/self/fd/"+fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			n++
+		}
+	}
+	return n
+}
+
 // pair is one file of an upload; fields of Meta's JSON in meta.
 type pair struct {
 	meta string

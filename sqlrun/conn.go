@@ -16,8 +16,7 @@ import (
 
 const (
 	connectWithin = 10 * time.Second
-	// stopWithin is how long a statement may take to end once it is to be stopped; then its connection is given up.
-	stopWithin = 2500 * time.Millisecond
+	stopWithin    = 2500 * time.Millisecond
 	// killEvery is how often it is killed until then: a KILL that comes before the statement has begun is lost.
 	killEvery = 200 * time.Millisecond
 )
@@ -34,13 +33,16 @@ type conn struct {
 	tap    *tap
 	p      *packets
 	id     string // the server's, for KILL
+
+	// stopWithin is how long a statement may take to end once it is to be stopped; then the connection is given up.
+	stopWithin time.Duration
 }
 
 // connect opens a connection.
 func connect(ctx context.Context, config *mysql.Config) (*conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectWithin, fmt.Errorf("no answer within %v", connectWithin))
 	defer cancel()
-	c := &conn{config: config}
+	c := &conn{config: config, stopWithin: stopWithin}
 	connector, err := mysql.NewConnector(tapped(config, func(t *tap) { c.tap = t }))
 	if err != nil {
 		return nil, err
@@ -157,7 +159,7 @@ func (u *until) Done(s Summary) {
 
 // stop kills the statement under way until running is done. If that isn't soon, it closes the connection.
 func (c *conn) stop(running context.Context) {
-	defer time.AfterFunc(stopWithin, func() { c.tap.Close() }).Stop()
+	defer time.AfterFunc(c.stopWithin, func() { c.tap.Close() }).Stop()
 	for running.Err() == nil {
 		c.kill(running) // if it can't be done it is tried again
 		next := time.NewTimer(killEvery)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/celld/celld/internal/proctree"
 	"go.uber.org/goleak"
@@ -75,8 +76,11 @@ func connected(t *testing.T, p *Private) *Session {
 	return sessionOn(t, server)
 }
 
+// sessionOn is a session on server, which may take its time to stop a statement: other packages' tests run at the same
+// time.
 func sessionOn(t *testing.T, server *Server) *Session {
 	t.Helper()
+	server.stopWithin = 3 * time.Minute
 	s := server.Session()
 	t.Cleanup(func() {
 		if err := s.Close(context.Background()); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -31,8 +32,9 @@ const (
 
 // Server is where sessions connect to. Its methods may be called from any goroutine.
 type Server struct {
-	private *Private
-	auto    string // where auto looks; empty: it isn't auto
+	private    *Private
+	auto       string        // where auto looks; empty: it isn't auto
+	stopWithin time.Duration // of its connections
 
 	deciding chan struct{} // holds one: whoever has taken it may decide for auto, and read what follows
 	config   *mysql.Config // nil: ours
@@ -41,7 +43,7 @@ type Server struct {
 
 // NewServer checks the DSN; it connects to nothing.
 func NewServer(c Config) (*Server, error) {
-	s := &Server{private: c.Private, deciding: make(chan struct{}, 1)}
+	s := &Server{private: c.Private, stopWithin: stopWithin, deciding: make(chan struct{}, 1)}
 	s.deciding <- struct{}{}
 	switch c.DSN {
 	case ModeAuto:
@@ -83,6 +85,7 @@ func (s *Server) connect(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: connect to %s: %w", ErrNoServer, config.Addr, err)
 	}
+	c.stopWithin = s.stopWithin
 	return c, nil
 }
 

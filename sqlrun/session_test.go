@@ -51,7 +51,7 @@ func TestStoppedStatementEndsAtTheServer(t *testing.T) {
 				}
 			}
 		} else {
-			watching, over := context.WithTimeout(t.Context(), time.Minute)
+			watching, over := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer over()
 			watch.Go(func() {
 				if err := running(watching, watcher, like); err != nil {
@@ -83,6 +83,7 @@ func TestStoppedStatementEndsAtTheServer(t *testing.T) {
 func TestServerThatDoesNotStopAStatement(t *testing.T) {
 	p := ownServer(t, folder(t))
 	s := connected(t, p)
+	s.server.stopWithin = stopWithin
 	rows(t, s, "SET @v = 1")
 	ctx, cancel := context.WithCancel(t.Context())
 	r := new(recorder)
