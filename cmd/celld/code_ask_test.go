@@ -17,7 +17,8 @@ func TestQuestionsAboutCode(t *testing.T) {
 	d := start(t, launch{})
 	d.python()
 	c := d.context()
-	d.says(c.ID, "class Sheep:\n    'Says \"ü\".'\n    def bleat(self): pass\nsheep = Sheep()", "")
+	// What completes is loaded at the first use, which may take longer than an answer may.
+	d.says(c.ID, "class Sheep:\n    'Says \"ü\".'\n    def bleat(self): pass\nsheep = Sheep()\n_ = get_ipython().complete('sheep.b')", "")
 	path := "/code/contexts/" + c.ID
 
 	t.Run("complete", func(t *testing.T) {
@@ -168,7 +169,7 @@ func TestNotebook(t *testing.T) {
 		ids = append(ids, d.cell(c.ID, code).init.ID)
 	}
 	running := d.begin(c.ID, "print('on', flush=True)\nimport time\nwhile True: time.sleep(0.05)")
-	running.until(prints("on"))
+	running.until(prints("on\n"))
 	waiting := d.begin(c.ID, "print('never')")
 	waiting.until(func(e event) bool { return e.Type == "status" && e.State == "queued" })
 

@@ -158,7 +158,7 @@ func testCellOutput(t *testing.T, shared *daemon) {
 		d := shared.in(t)
 		s := d.begin(id, fmt.Sprintf("for i in range(3):\n print('step', i)\n open(%q).read()", fifo))
 		for i := range 3 {
-			s.until(prints(fmt.Sprint("step ", i)))
+			s.until(prints(fmt.Sprintf("step %d\n", i)))
 			if err := os.WriteFile(fifo, nil, 0); err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +191,7 @@ func testCellOutput(t *testing.T, shared *daemon) {
 			"  print('foreign'); print('foreign', file=sys.stderr)\n  display('foreign')\nw = threading.Thread(target=work); w.start()", fifo))
 		d := shared.in(t)
 		s := d.begin(id, "print('mine')\nw.join()\nprint('still mine')\n'mine too'")
-		s.until(prints("mine"))
+		s.until(prints("mine\n"))
 		if err := os.WriteFile(fifo, nil, 0); err != nil {
 			t.Fatal(err)
 		}

@@ -89,7 +89,7 @@ func testCellsAreInterrupted(t *testing.T, shared *daemon) {
 		}
 	})
 	for name, code := range map[string]string{
-		"by the shell": "!echo up; sleep 97.61 >%[1]s; sleep 97.61 >%[1]s",
+		"by the shell": "!exec 3>%[1]s; echo up; sleep 97.61; sleep 97.61",
 		"by a program": "import subprocess\nsubprocess.run('(sleep 97.62 & setsid sleep 97.62 & trap \"\" INT; echo up >&3; sleep 97.62) 3>&1 >%[1]s', shell=True)",
 	} {
 		t.Run("with what was started "+name, func(t *testing.T) {
@@ -165,6 +165,10 @@ func testCellsAreInterrupted(t *testing.T, shared *daemon) {
 
 func testCellsWaitTheirTurn(t *testing.T, shared *daemon) {
 	id := shared.context().ID
+	// The cell whose deadline ends it runs beside the others, long enough to have printed something on any machine.
+	limited := shared.context().ID
+	late := shared.begin(limited, "kept = 1\nprint('first', flush=True)\nimport time\ntime.sleep(97.63); print('A')", m{"timeout": 15000})
+	late.until(prints("first\n"))
 	t.Run("twenty counters at once count to twenty", func(t *testing.T) {
 		d := shared.in(t)
 		d.says(id, "counter = 0", "")
@@ -194,7 +198,8 @@ func testCellsWaitTheirTurn(t *testing.T, shared *daemon) {
 	t.Run("in the order in which they came", func(t *testing.T) {
 		d := shared.in(t)
 		d.says(id, "order = []", "")
-		first := d.begin(id, "print('go', flush=True); input_ = []\nimport time; time.sleep(0.3)\norder.append(0)")
+		g := d.gate()
+		first := d.begin(id, fmt.Sprintf("print('go', flush=True)\nopen(%q).read()\norder.append(0)", g.path))
 		first.until(prints("go"))
 		var waiting []*stream
 		for i := 1; i <= 5; i++ {
@@ -202,6 +207,7 @@ func testCellsWaitTheirTurn(t *testing.T, shared *daemon) {
 			s.until(isState("queued"))
 			waiting = append(waiting, s)
 		}
+		g.open()
 		for _, s := range append([]*stream{first}, waiting...) {
 			s.rest()
 		}
@@ -209,9 +215,12 @@ func testCellsWaitTheirTurn(t *testing.T, shared *daemon) {
 	})
 	t.Run("a failing cell aborts none that waits", func(t *testing.T) {
 		d := shared.in(t)
-		first := d.begin(id, "print('go', flush=True); import time; time.sleep(0.3); 1/0")
+		g := d.gate()
+		first := d.begin(id, fmt.Sprintf("print('go', flush=True); open(%q).read(); 1/0", g.path))
 		first.until(prints("go"))
 		second := d.begin(id, "print('runs')")
+		second.until(isState("queued"))
+		g.open()
 		if o := first.rest(); o.failed() != "ZeroDivisionError" {
 			t.Errorf("ended with %+v", o.end)
 		}
@@ -257,12 +266,11 @@ func testCellsWaitTheirTurn(t *testing.T, shared *daemon) {
 	})
 	t.Run("a deadline ends the cell and no other", func(t *testing.T) {
 		d := shared.in(t)
-		o := d.cell(id, "kept = 1\nprint('first', flush=True)\nimport time\ntime.sleep(97.63); print('A')", m{"timeout": 1500})
-		if o.failed() != "CellTimeout" || o.out() != "first\n" {
+		if o := late.rest(); o.failed() != "CellTimeout" || o.out() != "" {
 			t.Errorf("printed %q and ended with %+v", o.out(), o.end)
 		}
-		d.says(id, "print('B', kept)", "B 1\n")
-		if o := d.cell(id, "time.sleep(0.2); print('in time')", m{"timeout": 60000}); o.out() != "in time\n" {
+		d.says(limited, "print('B', kept)", "B 1\n")
+		if o := d.cell(limited, "time.sleep(0.2); print('in time')", m{"timeout": 60000}); o.out() != "in time\n" {
 			t.Errorf("printed %q and ended with %+v", o.out(), o.end)
 		}
 	})

@@ -435,9 +435,19 @@ func (s *stream) until(match func(event) bool) event {
 	}
 }
 
-// prints matches output with this text.
+// prints matches output that completes this text, which may come in pieces: a kernel sends what it has printed so far
+// whenever it has been at it for a while.
 func prints(text string) func(event) bool {
-	return func(e event) bool { return e.Type == "stdout" && strings.Contains(e.Text, text) }
+	seen := ""
+	return func(e event) bool {
+		if e.Type != "stdout" {
+			return false
+		}
+		seen += e.Text
+		found := strings.Contains(seen, text)
+		seen = seen[max(0, len(seen)-len(text)+1):]
+		return found
+	}
 }
 
 // outcome is a whole stream.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -144,8 +145,14 @@ func TestLanguages(t *testing.T) {
 	t.Run("a timer of an earlier cell pollutes no other", func(t *testing.T) {
 		d := d.in(t)
 		id := d.context(m{"language": "javascript"}).ID
-		d.says(id, "const late = new Promise(done => setTimeout(() => { console.log('foreign'); done(); }, 300))", "")
-		d.says(id, "console.log('mine'); await late; console.log('still mine')", "mine\nstill mine\n")
+		g := d.gate()
+		d.says(id, fmt.Sprintf("const late = new Promise(done => require('fs').readFile(%q, () => setTimeout(() => { console.log('foreign'); done() }, 1)))", g.path), "")
+		s := d.begin(id, "console.log('mine'); await late; console.log('still mine')")
+		s.until(prints("mine\n"))
+		g.open()
+		if o := s.rest(); o.out() != "still mine\n" || o.end.Error != nil {
+			t.Errorf("printed %q and ended with %+v", o.out(), o.end.Error)
+		}
 	})
 }
 

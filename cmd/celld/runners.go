@@ -41,7 +41,7 @@ var preferred = map[string]string{"go": "gonb"}
 const jupyterStart = 45 * time.Second
 
 // sqlAnswerWithin is what /version waits for an SQL server.
-const sqlAnswerWithin = 2 * time.Second
+const sqlAnswerWithin = 5 * time.Second
 
 // kernelLanguages are the languages that run in Jupyter kernels. bash is one of them with --bash=kernel only.
 var kernelLanguages = []string{"python", "javascript", "typescript", "java", "go"}

@@ -88,6 +88,7 @@ func textOf(all []refEvent, kind string) string {
 
 func TestSocket(t *testing.T) {
 	d := start(t, launch{raw: true})
+	d.python()
 	s := d.socket(nil)
 
 	t.Run("runs every kind", func(t *testing.T) {
@@ -241,6 +242,11 @@ func TestSocket(t *testing.T) {
 			case e.Type != "init":
 				t.Fatalf("%+v", e)
 			}
+		}
+		// A pong that waits to be sent goes before what is answered later.
+		s.send(m{"op": "ping", "ref": "after"})
+		if e := s.next(); e.Type != "pong" || e.Ref != "after" {
+			t.Errorf("%+v", e)
 		}
 		if lines != 4*20_000 || answers != 201 || pongs == 0 {
 			t.Errorf("%d lines, %d answers, %d pongs", lines, answers, pongs)

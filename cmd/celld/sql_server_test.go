@@ -222,9 +222,7 @@ func testOwnServer(t *testing.T, d *daemon) {
 	}
 
 	other.sql("SET @v = 1")
-	if err := syscall.Kill(d.sqlPID(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, d.sqlPID(), syscall.SIGKILL)
 	for _, x := range []*daemon{d, other} {
 		o := x.code("sql", "SELECT n, @v FROM kept")
 		if o.end.Error == nil || o.end.Error.Code != 2013 || o.end.Error.SQLState != "HY000" {

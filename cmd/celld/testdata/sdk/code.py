@@ -1,4 +1,4 @@
-"""Contexts and cells through the Python SDKs of the code interpreter."""
+"""Contexts and cells through the Python SDKs of the code interpreter. What is printed may come in pieces."""
 
 from common import check, err, main, out, refused, same
 
@@ -26,7 +26,7 @@ def contexts(codes):
 def results(codes, context):
     run = lambda code: codes.run(code, context=context)  # noqa: E731
     e = run("import sys\nprint('hi'); print('oops', file=sys.stderr); 6 * 7")
-    same("output and value", (out(e), err(e), [r.text for r in e.result]), (["hi\n"], ["oops\n"], ["42"]))
+    same("output and value", ("".join(out(e)), "".join(err(e)), [r.text for r in e.result]), ("hi\n", "oops\n", ["42"]))
     same("it ended well", (e.id, e.error), (context.id, None))
     check("with its duration", e.complete and e.complete.execution_time_in_millis >= 0, e.complete)
     same("the counter grows", run("1").execution_count, e.execution_count + 1)
@@ -47,7 +47,7 @@ def results(codes, context):
     same("a cell without output", run("pass").text, "")
     e = run("input('name? ')")
     same("input() fails at once", e.error.name, "StdinNotImplementedError")
-    same("and the next cell runs", out(run("print('next')")), ["next\n"])
+    same("and the next cell runs", "".join(out(run("print('next')"))), "next\n")
 
 
 def defaults(codes):
@@ -59,9 +59,9 @@ def defaults(codes):
 def handlers(sdk, codes, context):
     seen = []
     note = lambda name, e: seen.append((name, getattr(e, "text", None)))  # noqa: E731
-    codes.run("print(1, flush=True)\nimport sys\nprint(2, file=sys.stderr, flush=True)\n3", context=context, handlers=sdk.handlers(note))
+    codes.run("print(1, end='', flush=True)\nimport sys\nprint(2, end='', file=sys.stderr, flush=True)\n3", context=context, handlers=sdk.handlers(note))
     same("handlers of a success", seen,
-         [("init", None), ("stdout", "1\n"), ("stderr", "2\n"), ("result", "3"), ("execution_complete", None)])
+         [("init", None), ("stdout", "1"), ("stderr", "2"), ("result", "3"), ("execution_complete", None)])
     seen.clear()
     codes.run("1/0", context=context, handlers=sdk.handlers(note))
     same("handlers of a failure", [name for name, _ in seen], ["init", "error"])
@@ -69,8 +69,8 @@ def handlers(sdk, codes, context):
 
 def interrupt(sdk, codes, context):
     codes.run("kept = 5", context=context)
-    begun, future, seen = sdk.start(codes.run, "print('go', flush=True)\nimport time\nwhile True: time.sleep(0.05)", context=context)
-    same("a loop is up", seen.result(), "go\n")
+    begun, future, seen = sdk.start(codes.run, "print('go', end='', flush=True)\nimport time\nwhile True: time.sleep(0.05)", context=context)
+    same("a loop is up", seen.result(), "go")
     codes.interrupt(begun)
     same("an interrupted loop", future.result().error.name, "KeyboardInterrupt")
     same("the state is kept", codes.run("kept", context=context).result[0].text, "5")

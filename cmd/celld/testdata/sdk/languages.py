@@ -19,10 +19,10 @@ def checks(sdk, folder):
         context = codes.create_context(language)
         same(f"{language}: a context", context.language, language)
         same(f"{language}: no output", codes.run(sets, context=context).text, "")
-        same(f"{language}: state and output", out(codes.run(prints, context=context)), ["42\n"])
+        same(f"{language}: state and output", "".join(out(codes.run(prints, context=context))), "42\n")
         e = codes.run(fails, context=context).error
         check(f"{language}: an error", e and e.name == name and e.value and e.traceback, e)
-        same(f"{language}: the state is kept", out(codes.run(prints, context=context)), ["42\n"])
+        same(f"{language}: the state is kept", "".join(out(codes.run(prints, context=context))), "42\n")
         check(f"{language}: it is listed", context.id in [c.id for c in codes.list_contexts(language)])
         codes.delete_context(context.id)
         check(f"{language}: then it is gone", context.id not in [c.id for c in codes.list_contexts(language)])
