@@ -149,7 +149,8 @@ func (k *Kernel) dial(ctx context.Context, client *Client, kernelID string, agai
 	if c != nil {
 		c.close(&loss{name: nameUnavailable, detail: err.Error()})
 	}
-	if isGone(err) {
+	var l *loss
+	if isGone(err) || errors.As(err, &l) && l.name == nameDied {
 		err = errDeadKernel
 	}
 	if errors.Is(err, errDeadKernel) {
@@ -162,8 +163,9 @@ func (k *Kernel) dial(ctx context.Context, client *Client, kernelID string, agai
 	return nil, err
 }
 
-// reach opens the WebSocket and, if again is set, makes sure that the kernel listens. The connection may be there although
-// the error isn't nil.
+// reach opens the WebSocket and makes sure that the kernel listens, on a server that isn't ours only if again is set. Our
+// server may let one in to a kernel that has just died, as for want of its ports. The connection may be there although the
+// error isn't nil.
 func (k *Kernel) reach(ctx context.Context, client *Client, kernelID string, again bool) (*conn, error) {
 	session := newID()
 	ws, err := client.dial(ctx, kernelID, session)
@@ -188,7 +190,10 @@ func (k *Kernel) reach(ctx context.Context, client *Client, kernelID string, aga
 	if again {
 		return c, c.meet(ctx)
 	}
-	return c, nil
+	if k.server.cfg.Managed != nil {
+		_, err = c.ask(ctx, request{channel: shellChannel, header: c.header("kernel_info_request"), content: emptyObject})
+	}
+	return c, err
 }
 
 // adopt makes c the kernel's connection and brings a fresh kernel of a server that isn't ours to its directory and

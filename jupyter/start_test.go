@@ -41,6 +41,44 @@ func TestKernelThatDiesAtItsStartIsStartedOnceMore(t *testing.T) {
 	want(t, k, "print(1)", "1\n")
 }
 
+func TestKernelThatDiesOnceItHasAnsweredTheServerIsStartedOnceMore(t *testing.T) {
+	needPython(t)
+	found, err := Locate(prefix(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	program := filepath.Join(dir, "kernel.py")
+	// The server connects a client as soon as the kernel has answered on both channels.
+	if err := os.WriteFile(program, []byte(`
+import os, sys
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.kernelapp import IPKernelApp
+
+class Mortal(IPythonKernel):
+    async def kernel_info_request(self, stream, ident, parent):
+        await super().kernel_info_request(stream, ident, parent)
+        self.io_loop.call_later(0.05, os._exit, 1)
+
+mark = sys.argv.pop(1)
+first = not os.path.exists(mark)
+open(mark, "w").close()
+IPKernelApp.launch_instance(kernel_class=Mortal if first else IPythonKernel)
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := json.Marshal(map[string]any{
+		"argv": []string{found.Python, program, filepath.Join(dir, "started"), "-f", "{connection_file}"}, "display_name": "Mortal", "language": "mortal",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeSpec(t, dir, "mortal", string(spec))
+	_, s := ownServer(t, func(c *ManagedConfig) { c.KernelDirs = []string{dir} })
+	k := openOn(t, s, func(r *OpenRequest) { r.Language = "mortal" })
+	want(t, k, "print(1)", "1\n")
+}
+
 func TestKernelThatAlwaysDiesAtItsStartIsToldOf(t *testing.T) {
 	dir := t.TempDir()
 	mortal(t, dir, 1000)
