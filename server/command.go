@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"runtime"
 
 	"github.com/celld/celld/backends"
 	"github.com/celld/celld/hooks"
@@ -37,6 +38,7 @@ func (s *Server) startAndFollow(c echo.Context, req backends.Request, endsWithCl
 	if err != nil {
 		return err
 	}
+	runtime.Gosched() // it gets going first; init is sent meanwhile
 	w := s.newReply(c, e, req.Output, 0)
 	if err := e.Journal.Follow(ctx, 0, w); err != nil {
 		if endsWithClient {

@@ -320,7 +320,7 @@ func (r *running) askAgain() {
 // recorded reads the name of a record: status, options, whether the prologue was read, the mark.
 func (r *running) recorded(name string) (SessionExit, error) {
 	r.awaitStop()
-	r.s.clear("r/" + name)
+	r.files.record = name
 	f := strings.Split(name, ".")
 	if len(f) != 4 { // somebody has set a variable of ours
 		f = []string{"", "", "", ""}

@@ -19,12 +19,11 @@ func (r *running) settle(ctx context.Context) {
 	s := r.s
 	defer s.turns.pass()
 	defer close(s.settled)
-	r.leave() // while the shell tells its state
 	good := !r.sh.dying() && r.snapshot() && (!r.cut || r.calm()) && !s.state.stuck
+	r.leave() // not before: whoever waits for the run needs the processor that the shell leaves
 	if good {
 		s.survey(r.sh)
-		limits := readLimits(r.sh.tree.PID())
-		cwd := r.sh.cwd()
+		limits, cwd := readLimits(r.sh.tree.PID()), r.sh.cwd()
 		s.mu.Lock()
 		s.state.limits, s.state.cwd = limits, cwd
 		s.mu.Unlock()
@@ -58,6 +57,9 @@ func (r *running) leave() {
 			unix.Close(fd)
 		}
 		s.clear(p.name)
+	}
+	if r.files.record != "" {
+		s.clear("r/" + r.files.record)
 	}
 	s.clear("w", "bash")
 	if r.files.stdin {
@@ -205,7 +207,7 @@ func (r *running) readSnapshot() (b []byte, release func(), ok bool) {
 	defer patience.Stop()
 	select {
 	case <-r.idle:
-		b = r.sh.drainSnapshot((*buf)[:0])
+		b = readAll(r.sh.snap, (*buf)[:0])
 		return b, release, !r.sh.dying()
 	case <-r.sh.tree.Done():
 		return nil, release, false
@@ -216,23 +218,6 @@ func (r *running) readSnapshot() (b []byte, release func(), ok bool) {
 
 // fitPatience is how long a snapshot may take before we suspect that it doesn't fit.
 const fitPatience = 5 * time.Millisecond
-
-// drainSnapshot appends what is in the pipe.
-func (sh *shell) drainSnapshot(b []byte) []byte {
-	for {
-		if len(b) == cap(b) {
-			b = append(b, 0)[:len(b)]
-		}
-		n, err := unix.Read(sh.snap, b[len(b):cap(b)])
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil || n <= 0 {
-			return b
-		}
-		b = b[:len(b)+n]
-	}
-}
 
 // streamSnapshot is readSnapshot for a large one.
 func (r *running) streamSnapshot(b []byte, release func()) ([]byte, func(), bool) {
@@ -259,7 +244,7 @@ func (r *running) streamSnapshot(b []byte, release func()) ([]byte, func(), bool
 	ok := r.awaitIdle()
 	f.SetReadDeadline(time.Unix(1, 0))
 	<-more
-	return r.sh.drainSnapshot(b), release, ok
+	return readAll(r.sh.snap, b), release, ok
 }
 
 // replace starts a new shell in place of the last one.

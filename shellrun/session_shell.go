@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -293,7 +294,7 @@ func (sh *shell) closeSnapshots() {
 func (s *Session) survey(sh *shell) {
 	sh.bound = true
 	for fd := range sh.fds {
-		link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", sh.tree.PID(), fd))
+		link, err := os.Readlink(sh.proc("fd/" + strconv.Itoa(fd)))
 		name, ours := strings.CutPrefix(strings.TrimSuffix(link, " (deleted)"), s.dir+"/")
 		switch {
 		case err != nil: // closed
@@ -326,7 +327,7 @@ func (sh *shell) bind(fd int, u use, name string) {
 
 // reapedFaults is cminflt in proc_pid_stat(5).
 func (sh *shell) reapedFaults() string {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", sh.tree.PID()))
+	stat, err := readFile(sh.proc("stat"))
 	if err != nil {
 		return ""
 	}
@@ -339,13 +340,46 @@ func (sh *shell) reapedFaults() string {
 
 // cwd is where the shell is, without links.
 func (sh *shell) cwd() string {
-	cwd, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", sh.tree.PID()))
+	cwd, _ := os.Readlink(sh.proc("cwd"))
 	return strings.TrimSuffix(cwd, " (deleted)")
+}
+
+// proc is the path of a file about the shell.
+func (sh *shell) proc(name string) string {
+	return "/proc/" + strconv.Itoa(sh.tree.PID()) + "/" + name
+}
+
+// readFile is os.ReadFile for small files that are read often: it doesn't ask first what kind of file that is.
+func readFile(path string) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	return readAll(fd, make([]byte, 0, 512)), nil
+}
+
+// readAll appends what can be read from fd without waiting.
+func readAll(fd int, b []byte) []byte {
+	for {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := unix.Read(fd, b[len(b):cap(b)])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return b
+		}
+		b = b[:len(b)+n]
+	}
 }
 
 // children lists a process's children.
 func children(pid int) []int {
-	list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	id := strconv.Itoa(pid)
+	list, err := readFile("/proc/" + id + "/task/" + id + "/children")
 	if err != nil { // a kernel without it
 		table, err := proctree.Look()
 		if err != nil {

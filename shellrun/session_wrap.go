@@ -90,6 +90,7 @@ func (s *Session) execGuard() (before, after string) {
 // runFiles names what belongs to one run.
 type runFiles struct {
 	mark   string // of its record
+	record string // the name of that
 	stdin  bool   // there is a file for its input
 	status bool   // there is a file that sets $?
 	rebind bool   // the shell has to open the pipes
