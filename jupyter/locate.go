@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -72,12 +73,21 @@ func ticksAt(at time.Time) uint64 {
 	return uint64(max(0, (now.Nano()-int64(time.Since(at)))/tick-1))
 }
 
-// isRunning says whether a process of ours runs, waits for a processor or for a disk right now (proc_pid_stat(5)).
-func isRunning(pid int) bool {
+// activity tells how much processor time a process of ours has used, in ticks, and whether it runs, waits for a processor or
+// for a disk right now (proc_pid_stat(5)).
+func activity(pid int) (ticks uint64, running bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return false
+		return 0, false
 	}
-	_, rest, ok := strings.Cut(string(stat), ") ") // our own process: no parenthesis in its name
-	return ok && (strings.HasPrefix(rest, "R") || strings.HasPrefix(rest, "D"))
+	_, rest, _ := strings.Cut(string(stat), ") ") // our own process: no parenthesis in its name
+	fields := strings.Fields(rest)                // from the third on
+	if len(fields) < 13 {
+		return 0, false
+	}
+	for _, text := range fields[11:13] { // utime, stime
+		n, _ := strconv.ParseUint(text, 10, 64) // it is a number
+		ticks += n
+	}
+	return ticks, fields[0] == "R" || fields[0] == "D"
 }

@@ -26,6 +26,10 @@ const (
 	readyWithin  = 20 * time.Second        // a server that takes longer to start is given up, and started again
 	answerWithin = 4500 * time.Millisecond // what a caller waits for a server that starts
 	stopGrace    = 2 * time.Second         // for server and kernels to end by themselves
+
+	// A server that hangs at its start is told of within 5 s. That it stands still is no event: who waits for it looks.
+	lookFirst = 3500 * time.Millisecond
+	lookEvery = 500 * time.Millisecond
 )
 
 const maxSocketPath = 107 // unix(7)
@@ -88,12 +92,14 @@ func NewManaged(cfg ManagedConfig) *Managed {
 }
 
 // Client returns a client of the running server and starts it if need be. It takes at most the time of
-// ManagedConfig.AnswerWithin: then, and if the server can't be started, the error wraps [ErrUnavailable] and says why.
-// The next call tries again.
+// ManagedConfig.AnswerWithin, and at most 5 s when the server hangs at its start: then, and if the server can't be
+// started, the error wraps [ErrUnavailable] and says why. The start goes on; the next call finds it, or tries again.
 func (m *Managed) Client(ctx context.Context) (*Client, error) {
-	limit := time.NewTimer(m.cfg.AnswerWithin)
+	limit, look := time.NewTimer(m.cfg.AnswerWithin), time.NewTimer(lookFirst)
 	defer limit.Stop()
-	for {
+	defer look.Stop()
+	var used uint64 // processor time of the start, at the last look
+	for looks := 0; ; {
 		in, err := m.instance(ctx)
 		if err != nil {
 			return nil, err
@@ -102,6 +108,12 @@ func (m *Managed) Client(ctx context.Context) (*Client, error) {
 		case <-in.started:
 		case <-limit.C:
 			return nil, fmt.Errorf("%w: it is still starting", ErrUnavailable)
+		case <-look.C:
+			if looks++; !m.getsOn(in, &used) && looks > 1 {
+				return nil, fmt.Errorf("%w: it hangs at its start; it gets %v for that", ErrUnavailable, m.readyWithin)
+			}
+			look.Reset(lookEvery)
+			continue
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -120,6 +132,25 @@ func (m *Managed) Client(ctx context.Context) (*Client, error) {
 		_ = in.tree.Signal(syscall.SIGKILL)
 		<-in.tree.Done()
 	}
+}
+
+// getsOn says whether a start makes progress, slow as it may be: whether some process of it runs or waits for a disk, or
+// has used the processor since the last call.
+func (m *Managed) getsOn(in *instance, used *uint64) (on bool) {
+	m.mu.Lock()
+	ready := in.ready
+	m.mu.Unlock()
+	if ready == nil { // there is no process yet
+		return true
+	}
+	now := uint64(0)
+	for _, pid := range in.tree.Members() {
+		ticks, running := activity(pid)
+		now += ticks
+		on = on || running
+	}
+	on, *used = on || now != *used, now
+	return on
 }
 
 // instance returns the one there is or starts one.
@@ -227,7 +258,10 @@ func (m *Managed) start(ctx context.Context, in *instance, log *logFile) (*Clien
 	if line == "ready\n" {
 		c, err := NewClient(ClientConfig{Socket: filepath.Join(in.dir, "s"), Token: token})
 		if err == nil {
-			c.atWork = func() bool { return isRunning(in.tree.PID()) }
+			c.atWork = func() bool {
+				_, running := activity(in.tree.PID())
+				return running
+			}
 		}
 		return c, err
 	}

@@ -3,6 +3,7 @@ package jupyter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -88,6 +89,35 @@ func TestCloseWithoutTimeEndsTheServerAllTheSame(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(prefix, "run")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("run directory: %v", err)
+	}
+}
+
+func TestServerThatHangsAtItsStartIsToldOf(t *testing.T) {
+	prefix := fakeInstall(t, `cat >/dev/null; `+sleeper())
+	m := newManaged(ManagedConfig{Prefix: prefix, RunDir: filepath.Join(prefix, "run"), AnswerWithin: longest})
+	defer m.Close(t.Context())
+	for range 2 {
+		if _, err := m.Client(t.Context()); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "hangs") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func TestServerThatStartsSlowlyIsWaitedFor(t *testing.T) {
+	needPython(t)
+	found, err := Locate(prefix(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := fakeInstall(t, fmt.Sprintf(`timeout 5 sh -c 'while :; do :; done'; exec %s "$@"`, found.Python))
+	m := newManaged(ManagedConfig{Prefix: p, RunDir: filepath.Join(t.TempDir(), "run"), AnswerWithin: longest})
+	defer m.Close(t.Context())
+	c, err := m.Client(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Ping(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/celld/celld/openapi"
 	"golang.org/x/sys/unix"
 )
 
@@ -265,6 +266,57 @@ func TestJupyterServerIsMissingAndThenThere(t *testing.T) {
 	}
 	d.says(d.python(), "print('there now')", "there now\n")
 	t.Run("a kernel that can't start is refused", func(t *testing.T) { brokenKernel(t, d.in(t), home) })
+}
+
+// TestJupyterServerThatHangsAtItsStart: every answer comes soon, and the start goes on meanwhile.
+func TestJupyterServerThatHangsAtItsStart(t *testing.T) {
+	t.Parallel()
+	prefix, real := t.TempDir(), filepath.Join(prefixDir(t), "python/bin/python")
+	bin := filepath.Join(prefix, "python/bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	gate, open := filepath.Join(prefix, "gate"), filepath.Join(prefix, "open")
+	if err := unix.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"python":         fmt.Sprintf("#!/bin/sh\n[ -e %s ] || read x <%s\nexec %s \"$@\"\n", open, gate, real),
+		"jupyter-server": "#!" + filepath.Join(bin, "python") + "\n",
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := start(t, launch{args: []string{"--prefix=" + prefix}})
+	for path, body := range map[string]m{
+		"/code":         {"context": m{"language": "python"}, "code": "1"},
+		"/code/context": {"language": "python"},
+	} {
+		var e openapi.Error
+		if status := d.call("POST", path, body, &e); status != http.StatusServiceUnavailable || !strings.Contains(e.Message, "hangs") {
+			t.Errorf("%s: %d %+v", path, status, e)
+		}
+	}
+	var info openapi.VersionInfo
+	d.call("GET", "/version", nil, &info)
+	for _, l := range info.Languages {
+		if l.Name == "python" && (l.Available || l.Reason == nil || !strings.Contains(*l.Reason, "hangs")) {
+			t.Errorf("version: %+v", l)
+		}
+	}
+	if err := os.WriteFile(open, nil, 0o644); err != nil { // for a start after this one
+		t.Fatal(err)
+	}
+	if w, err := os.OpenFile(gate, os.O_RDWR, 0); err != nil {
+		t.Fatal(err)
+	} else {
+		defer w.Close()
+		if _, err := w.WriteString("go\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.says(d.python(), "print('there now')", "there now\n")
 }
 
 // brokenKernel asks for a kernel that can't start.

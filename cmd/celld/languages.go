@@ -13,13 +13,17 @@ import (
 )
 
 // languagesHere tells of each language what runs it, or why nothing does and how to get it. specs are all kernels there
-// are; those of other languages are told of by their own names.
-func (r *runners) languagesHere(ctx context.Context, specs map[string]jupyter.Kernelspec) []openapi.LanguageInfo {
+// are, or down why they can't be had; those of other languages are told of by their own names.
+func (r *runners) languagesHere(ctx context.Context, specs map[string]jupyter.Kernelspec, down error) []openapi.LanguageInfo {
 	var all []openapi.LanguageInfo
 	seen := map[string]bool{}
 	for _, language := range r.languages {
 		l := openapi.LanguageInfo{Name: language}
-		if spec, err := r.kernels.Kernelspec(ctx, language); err != nil {
+		spec, err := jupyter.Kernelspec{}, down
+		if down == nil { // else each would wait as long again
+			spec, err = r.kernels.Kernelspec(ctx, language)
+		}
+		if err != nil {
 			reason, how := err.Error(), install[language]
 			l.Reason, l.Hint = &reason, &how
 		} else {

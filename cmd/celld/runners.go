@@ -248,7 +248,7 @@ func (r *runners) version(ctx context.Context) openapi.VersionInfo {
 	}
 	sqlInfo, sqlLanguage := r.sqlVersion(ctx)
 	info.Backends = append(info.Backends, jupyterInfo, sqlInfo)
-	info.Languages = append(r.languagesHere(ctx, specs), sqlLanguage)
+	info.Languages = append(r.languagesHere(ctx, specs, err), sqlLanguage)
 	return info
 }
 
