@@ -31,6 +31,8 @@ func newCommandTest(t *testing.T) *commandTest {
 
 // sink collects output. It may be read while it is written.
 type sink struct {
+	most int // bytes that are kept; 0: all
+
 	mu  sync.Mutex
 	buf bytes.Buffer
 	hit chan struct{} // gets a token when want has come
@@ -40,7 +42,9 @@ type sink struct {
 func (s *sink) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.buf.Write(p)
+	if s.most == 0 || s.buf.Len() < s.most {
+		s.buf.Write(p)
+	}
 	if s.at != "" && strings.Contains(s.buf.String(), s.at) {
 		s.at = ""
 		close(s.hit)
@@ -92,7 +96,9 @@ func (t *commandTest) begin(c Command) *started {
 	if c.Stderr == nil {
 		c.Stderr = &s.errs
 	}
-	c.Late = &s.late
+	if c.Late == nil {
+		c.Late = &s.late
+	}
 	var err error
 	if s.Prepared, err = t.Prepare(c); err != nil {
 		t.Fatal(err)

@@ -63,11 +63,12 @@ func TestCommandOutputBeforeTheEndIsNotLost(t *testing.T) {
 
 func TestCommandEndsWhileASurvivorWritesWithoutPause(t *testing.T) {
 	tt := newCommandTest(t)
-	s := tt.sh("yes & yes >&2 & exit 5")
+	out, errs, late := sink{most: 1 << 20}, sink{most: 1 << 20}, sink{most: 1 << 20}
+	s := tt.run(Command{Text: "yes & yes >&2 & exit 5", Stdout: &out, Stderr: &errs, Late: &late})
 	if s.status.Code != 5 {
 		t.Errorf("status %d", s.status.Code)
 	}
-	s.late.await("y\ny\n")
+	late.await("y\ny\n")
 	if err := s.Kill(t.Context(), 0); err != nil {
 		t.Error(err)
 	}
@@ -259,6 +260,9 @@ func TestCommandsLeaveNothing(t *testing.T) {
 				for _, pump := range p.pumps {
 					<-pump.done
 				}
+				if p.input != nil {
+					<-p.input.fed // it is told that nobody reads
+				}
 			})
 		}
 		wg.Wait()
@@ -284,12 +288,12 @@ func descriptors(t *testing.T) int {
 func TestCommandIdleNeedsLittleMemory(t *testing.T) {
 	const n, most = 300, 64 << 10 * raceFactor
 	tt := newCommandTest(t)
-	memory := func() uint64 {
+	memory := func() int64 {
 		runtime.GC()
 		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		return m.HeapInuse + m.StackInuse
+		return int64(m.HeapInuse + m.StackInuse)
 	}
 	tt.sh("true")
 	before := memory()

@@ -295,7 +295,7 @@ func (s *Session) finish(ctx context.Context) error {
 	sh := s.shell
 	if sh != nil {
 		sh.ctl.Close() // the shell reads the end of its script and leaves
-		patience := time.NewTimer(exitPatience)
+		patience := time.NewTimer(s.hub.patience.exit)
 		defer patience.Stop()
 		select {
 		case <-sh.tree.Done():
@@ -314,13 +314,9 @@ func (s *Session) finish(ctx context.Context) error {
 	s.state.drop()
 	s.mu.Unlock()
 	for p := range pumps {
+		p.settle(s.bufs, s.late) // what an EXIT trap has printed may be there still
 		p.stop()
 	}
 	s.hub.unwatch(s)
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
-
-const (
-	exitPatience = 2 * time.Second  // how long an EXIT trap may take when a session is closed
-	killBound    = 10 * time.Second // how long it may take to end all that a session has started
-)

@@ -2,7 +2,6 @@ package shellrun
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -59,10 +58,9 @@ umask 027; ulimit -n 400; trap 'echo bye' EXIT; set -o pipefail; shopt -s extglo
 
 func TestBesideDoesNotHoldTheQueueAndEndsWithTheSession(t *testing.T) {
 	h := testSessions(t)
+	h.patience.kill = time.Minute // whoever obeys ends before
 	s := open(t, h)
 	r := &Runner{Workspace: "/", Env: testEnv()}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
 	started, ended := make(chan struct{}), make(chan int)
 	go func() {
 		out := &beacon{text: "go", hit: func() { close(started) }}
@@ -74,7 +72,7 @@ func TestBesideDoesNotHoldTheQueueAndEndsWithTheSession(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		status, err := p.Run(ctx)
+		status, err := p.Run(t.Context())
 		if err != nil {
 			t.Error(err)
 		}

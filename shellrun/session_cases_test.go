@@ -22,10 +22,11 @@ func TestSessionBackgroundChildDoesNotHoldTheRun(t *testing.T) {
 	s.want("(setsid sleep 97.4 &) ; echo two; exit 3", "two\n", 3)
 	job := strings.TrimSpace(s.run("sleep 97.5 & echo $!").out)
 	s.want("kill -0 $! && echo up "+job, "up "+job+"\n", 0)
-	if res := s.run("yes & sleep 0.05"); res.Code != 0 || !strings.HasPrefix(res.out, "y\ny\n") {
+	fifo := t.TempDir() + "/fifo"
+	if res := s.run("mkfifo " + fifo + "; { echo y; echo y; echo >" + fifo + "; exec yes; } & read <" + fifo); res.Code != 0 || !strings.HasPrefix(res.out, "y\ny\n") {
 		t.Error(res)
 	}
-	s.run("kill %yes; wait %yes")
+	s.run("kill $!; wait $!")
 }
 
 func TestSessionLateOutputGoesToTheLog(t *testing.T) {
@@ -302,6 +303,13 @@ func TestSessionRunGivesItsPlaceUp(t *testing.T) {
 	s.turns.pass()
 	<-after
 	s.turns.pass()
+	closing := make(chan struct{})
+	close(closing)
+	for range 100 { // both are so, and nobody knows which is noticed first
+		if err := s.turns.wait(t.Context(), closing, s.turns.ask()); err != ErrSessionClosed {
+			t.Fatalf("a turn in a session that ends: %v", err)
+		}
+	}
 	if _, err := s.try(ctx, "touch /nosuch/x"); err == nil || err.Error() != "gone" {
 		t.Errorf("a run whose time was up: %v", err)
 	}
@@ -359,14 +367,15 @@ func TestSessionCloseEndsEverything(t *testing.T) {
 	h := testSessions(t)
 	s := open(t, h)
 	s.run("trap 'echo bye; echo $K' EXIT; K=kept")
-	s.run("sleep 98.5 & (setsid sleep 98.51 &) ; nohup sleep 98.52 >/dev/null 2>&1 & trap '' TERM; (trap '' TERM; sleep 98.53) & true")
+	sleep := fmt.Sprintf("sleep 98.%d", os.Getpid()) // nobody else's
+	s.run(fmt.Sprintf("%[1]s & (setsid %[1]s1 &) ; nohup %[1]s2 >/dev/null 2>&1 & trap '' TERM; (trap '' TERM; %[1]s3) & true", sleep))
 	s.run("exec true") // the jobs outlive their shell
-	s.run("sleep 98.54 & true")
+	s.run(sleep + "4 & true")
 	started := make(chan struct{})
 	out := &beacon{text: "go", hit: func() { close(started) }}
 	ended := make(chan result)
 	go func() {
-		res, err := s.try(t.Context(), "echo go; sleep 98.55", func(r *SessionRun) { r.Stdout = out })
+		res, err := s.try(t.Context(), "echo go; "+sleep+"5", func(r *SessionRun) { r.Stdout = out })
 		if err != nil {
 			t.Error(err)
 		}
@@ -390,7 +399,7 @@ func TestSessionCloseEndsEverything(t *testing.T) {
 	if _, err := s.try(t.Context(), "true"); !errors.Is(err, ErrSessionClosed) {
 		t.Errorf("a run after the end got %v", err)
 	}
-	if left, _ := exec.Command("pgrep", "-f", "^sleep 98.5").Output(); len(left) > 0 {
+	if left, _ := exec.Command("pgrep", "-f", "^"+sleep).Output(); len(left) > 0 {
 		t.Errorf("left: %s", left)
 	}
 	if !strings.Contains(s.late.String(), "bye\nkept\n") {

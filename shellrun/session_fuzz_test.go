@@ -28,6 +28,7 @@ func FuzzSession(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	h := testSessions(f)
+	h.patience = usualPatience()
 	root := os.Geteuid() == 0
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if !root && strings.Contains(string(text), "kill") {
@@ -40,14 +41,14 @@ func FuzzSession(f *testing.F) {
 			}
 		})
 		defer func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			if err := s.Close(ctx); err != nil {
 				t.Error(err)
 			}
 		}()
 		s.run("ulimit -f 2000 -u 300 -v 4000000")
-		const limit, patience = 300 * time.Millisecond, 10 * time.Second
+		const limit, patience = 300 * time.Millisecond, 30 * time.Second
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		res, err := s.try(ctx, string(text))

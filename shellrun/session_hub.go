@@ -18,11 +18,12 @@ import (
 // Sessions makes sessions and sees the records by which their shells say that a run has ended. One inotify instance
 // serves them all: the kernel gives a user 128 of them. Its methods may be called from any goroutine.
 type Sessions struct {
-	dir    string
-	file   *os.File // inotify
-	bufs   buffers
-	census proctree.Census
-	done   chan struct{}
+	dir      string
+	patience patience
+	file     *os.File // inotify
+	bufs     buffers
+	census   proctree.Census
+	done     chan struct{}
 
 	mu      sync.Mutex
 	next    int
@@ -43,7 +44,7 @@ func NewSessions(dir string) (*Sessions, error) {
 		return nil, fmt.Errorf("watch sessions: %w", os.NewSyscallError("inotify_init1", err))
 	}
 	h := &Sessions{
-		dir:     dir,
+		dir: dir, patience: usualPatience(),
 		file:    os.NewFile(uintptr(fd), "inotify"),
 		done:    make(chan struct{}),
 		watches: make(map[int32]*Session),

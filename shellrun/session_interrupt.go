@@ -15,16 +15,6 @@ import (
 	"github.com/celld/celld/internal/proctree"
 )
 
-// How long an interruption waits: for those who were told to end, and then for the shell to come back.
-const (
-	breakGrace     = 300 * time.Millisecond
-	unwindPatience = 100 * time.Millisecond
-	unwindTries    = 3 // a signal that comes just before a system call doesn't end it; nor is a child found that isn't there yet
-)
-
-// stopBound is how long an interruption may take if some process can't be killed.
-const stopBound = 3 * time.Second
-
 // interrupt ends the run: the shell gets a signal whose trap makes it return from all it is in, and what it waits for
 // is ended. That is done again if the shell doesn't come back, and in the end it is killed.
 func (r *running) interrupt(ctx context.Context) {
@@ -32,24 +22,27 @@ func (r *running) interrupt(ctx context.Context) {
 	r.back, r.stopped = make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(r.stopped)
-		bound, cancel := context.WithTimeout(ctx, stopBound)
-		defer cancel()
-		grace := breakGrace
-		for range unwindTries {
+		kill := func(grace time.Duration, pick func(*proctree.Table) []int) {
+			bound, cancel := context.WithTimeout(ctx, stopBound)
+			defer cancel()
+			_ = r.s.hub.census.Kill(bound, grace, pick) // who can't be killed is left
+		}
+		patience := r.s.hub.patience
+		grace := patience.stop
+		for range patience.unwinds {
 			pick := r.members
 			if !r.unwind() { // not our bash any more, or one that has lost its trap
 				pick = r.everyone
 			}
-			_ = r.s.hub.census.Kill(bound, grace, pick) // who can't be killed is left
+			kill(grace, pick)
 			grace = 0
-			patience := time.NewTimer(unwindPatience)
+			enough := time.NewTimer(patience.unwind)
 			select {
 			case <-r.back:
-				patience.Stop()
-				// What the shell was about to start when it was told.
-				_ = r.s.hub.census.Kill(bound, 0, r.members)
+				enough.Stop()
+				kill(0, r.members) // what the shell was about to start when it was told
 				return
-			case <-patience.C:
+			case <-enough.C:
 			}
 		}
 		r.sh.tree.Signal(unix.SIGKILL)
@@ -138,9 +131,6 @@ func bootTick() uint64 {
 	return uint64(ts.Sec)*perSecond + uint64(ts.Nsec)/(1e9/perSecond)
 }
 
-// killGrace is how long those may take who are asked to end when a session is closed.
-const killGrace = 250 * time.Millisecond
-
 // killAll ends everything that the session has started.
 func (s *Session) killAll(ctx context.Context) error {
 	trees := s.past
@@ -150,7 +140,7 @@ func (s *Session) killAll(ctx context.Context) error {
 	s.mu.Lock()
 	marks := maps.Clone(s.marks)
 	s.mu.Unlock()
-	err := s.hub.census.Kill(ctx, killGrace, func(t *proctree.Table) []int {
+	err := s.hub.census.Kill(ctx, s.hub.patience.kill, func(t *proctree.Table) []int {
 		found := t.Marked(s.born, func(m string) bool { _, ours := marks[m]; return ours || m == s.token })
 		for _, tree := range trees {
 			found = append(found, tree.In(t)...)

@@ -101,19 +101,22 @@ func TestSessionInterruptKeepsTheShell(t *testing.T) {
 }
 
 func TestSessionInterruptReplacesABlockedShell(t *testing.T) {
-	h := testSessions(t)
 	for _, c := range []struct {
 		text string
 		code int
 	}{
-		{`a=$(printf %0400000d 0); (sleep 0.1; echo go >&3) & : "${a//0/ab}"`, 137},
+		{`a=$(printf %0400000d 0); : "$(echo go >&3)${a//0/ab}"`, 137}, // it is inside the expansion when that is said
 		{"exec sh -c 'echo go; sleep 98.1'", 143},
 		{"trap '' TERM; exec bash -c 'echo go; while :; do sleep 0.1; done'", 137},
 		{"trap - 62; echo go; while :; do :; done", 143},
 		{"trap - 62; trap '' TERM; echo go; while :; do :; done", 137},
 	} {
 		t.Run(clip(c.text), func(t *testing.T) {
-			dir := t.TempDir()
+			dir, h := t.TempDir(), testSessions(t)
+			h.patience.unwinds = 3
+			if c.code == 143 {
+				h.patience.stop = time.Minute // whoever obeys ends before
+			}
 			s := open(t, h, func(c *SessionConfig) { c.Dir = dir })
 			s.run("K=7")
 			ctx, cancel := context.WithCancelCause(t.Context())

@@ -360,7 +360,7 @@ func (sh *shell) epitaph() string {
 
 // wedged is the end of a run whose shell reads but doesn't execute, as after set -n.
 func (r *running) wedged() SessionExit {
-	r.sh.end()
+	r.sh.end(r.s.hub.patience.end)
 	exit := r.ended()
 	if exit.Code <= 1 { // what w has inverted by !, and was to get back from PIPESTATUS
 		exit.Code = 1 - exit.Code

@@ -182,11 +182,8 @@ func (r *running) calm() bool {
 	return r.awaitIdle()
 }
 
-// settlePatience is how long a shell may be silent while it tells its state.
-const settlePatience = time.Second
-
 func (r *running) awaitIdle() bool {
-	patience := time.NewTimer(settlePatience)
+	patience := time.NewTimer(r.s.hub.patience.settle)
 	defer patience.Stop()
 	select {
 	case <-r.idle:
@@ -269,11 +266,8 @@ func (s *Session) replace(ctx context.Context) error {
 	return nil
 }
 
-// restartPatience is how long a new shell may take to become what the last one was.
-const restartPatience = 5 * time.Second
-
 func (s *Session) restart(ctx context.Context, from origin) (*shell, error) {
-	ctx, cancel := context.WithTimeout(ctx, restartPatience)
+	ctx, cancel := context.WithTimeout(ctx, s.hub.patience.restart)
 	defer cancel()
 	if err := s.furnish(); err != nil { // the last one's folder may be gone
 		return nil, err

@@ -140,7 +140,7 @@ func (s *Session) launch(ctx context.Context, sh *shell, script *os.File, from o
 
 // failedStart ends a shell that has not answered.
 func (s *Session) failedStart(ctx context.Context, sh *shell) error {
-	sh.end()
+	sh.end(s.hub.patience.end)
 	if ctx.Err() != nil {
 		return fmt.Errorf("start session %s: %w", s.id, context.Cause(ctx))
 	}
@@ -258,9 +258,9 @@ func (sh *shell) kill() {
 }
 
 // end lets the shell come to the end of its script, and kills it if it takes too long.
-func (sh *shell) end() {
+func (sh *shell) end(limit time.Duration) {
 	sh.ctl.Close()
-	patience := time.NewTimer(endPatience)
+	patience := time.NewTimer(limit)
 	defer patience.Stop()
 	select {
 	case <-sh.tree.Done():
@@ -268,9 +268,6 @@ func (sh *shell) end() {
 		sh.kill()
 	}
 }
-
-// endPatience is how long a shell that doesn't execute any more may take to see the end of its script.
-const endPatience = 300 * time.Millisecond
 
 // dispose gives back what the shell holds.
 func (sh *shell) dispose() {

@@ -14,7 +14,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// testSessions returns a maker of sessions with a short folder on a tmpfs where there is one.
+// testSessions returns a maker of sessions with a short folder on a tmpfs where there is one. Its patience with shells
+// outlasts whatever the machine does meanwhile; whoever tests the lack of it sets it.
 func testSessions(t testing.TB) *Sessions {
 	t.Helper()
 	base := "/dev/shm"
@@ -34,6 +35,8 @@ func testSessions(t testing.TB) *Sessions {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.Close() })
+	h.patience.exit, h.patience.end, h.patience.settle, h.patience.restart = time.Minute, time.Minute, time.Minute, time.Minute
+	h.patience.unwinds = 600
 	return h
 }
 
@@ -91,7 +94,7 @@ func open(t testing.TB, h *Sessions, change ...func(*SessionConfig)) *session {
 	t.Helper()
 	s := openLoose(t, h, change...)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		if err := s.Close(ctx); err != nil {
 			t.Error(err)
@@ -137,10 +140,10 @@ func clip(s string) string {
 	return s
 }
 
-// run runs text and expects no error of ours. A run that takes more than ten seconds hangs.
+// run runs text and expects no error of ours. A run that takes more than a minute hangs.
 func (s *session) run(text string, change ...func(*SessionRun)) result {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeoutCause(s.t.Context(), 10*time.Second, errors.New("the run hung"))
+	ctx, cancel := context.WithTimeoutCause(s.t.Context(), time.Minute, errors.New("the run hung"))
 	defer cancel()
 	res, err := s.try(ctx, text, change...)
 	if err != nil {

@@ -27,12 +27,19 @@ func (t *turns) ask() chan struct{} {
 	return place
 }
 
-// wait returns when the turn of place has come. Otherwise, if ctx is done or closing is closed, it gives the place up.
+// wait returns when the turn of place has come. Otherwise, if ctx is done or closing is closed, it gives the place up: once closing
+// is closed nobody gets a turn.
 func (t *turns) wait(ctx context.Context, closing <-chan struct{}, place chan struct{}) error {
 	var err error
 	select {
 	case <-place:
-		return nil
+		select {
+		case <-closing: // which came first, however late this is noticed
+			t.pass()
+			return ErrSessionClosed
+		default:
+			return nil
+		}
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	case <-closing:

@@ -48,6 +48,7 @@ func TestSessionOfAnotherUser(t *testing.T) {
 // A user may put anything in the place of what celld is about to write or read.
 func TestSessionFolderIsNotTrusted(t *testing.T) {
 	h := testSessions(t)
+	h.patience = usualPatience() // shells wait at the pipes that are put in their way
 	s := open(t, h, asNobody)
 	target := t.TempDir() + "/target"
 	if err := os.WriteFile(target, []byte("precious"), 0o600); err != nil {
@@ -122,6 +123,7 @@ func TestThousandSessionsAreLight(t *testing.T) {
 	if more := len(dirNames(t, "/proc/self/task")) - threads; more > 100 {
 		t.Errorf("%d threads more", more)
 	}
+	slots = make(chan struct{}, 64) // side by side they share their looks at the process table
 	for _, s := range sessions {
 		slots <- struct{}{}
 		group.Go(func() {
@@ -175,6 +177,9 @@ func TestSessionLeavesNothingBehind(t *testing.T) {
 		s.run("true")
 		<-s.turns.ask()
 		defer s.turns.pass()
+		for _, p := range s.endingPumps() {
+			<-p.done
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(dirNames(t, "/proc/self/fd")), runtime.NumGoroutine(), len(dirNames(t, s.dir)), len(childrenOf(t))
@@ -191,6 +196,19 @@ func TestSessionLeavesNothingBehind(t *testing.T) {
 		t.Errorf("descriptors %d, %d; goroutines %d, %d; files %d, %d; children %d, %d",
 			fds, fds2, goroutines, goroutines2, files, files2, kids, kids2)
 	}
+}
+
+// endingPumps are those of pipes that the shell doesn't write to any more. The caller has the turn.
+func (s *session) endingPumps() []*pump {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []*pump
+	for p := range s.Session.pumps {
+		if p != s.shell.pipes[output] && p != s.shell.pipes[errput] {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 func childrenOf(t testing.TB) []string {
