@@ -547,3 +547,24 @@ func TestForeignServersKernelIsPreparedSilently(t *testing.T) {
 		t.Errorf("not told: %v", p.all())
 	}
 }
+
+func TestRestartThatTheServerFailsAtGivesANewKernel(t *testing.T) {
+	f := &fake{t: t}
+	s := f.start(func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/restart") { // as when the kernel dies meanwhile
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	if err := openFake(t, s).Restart(t.Context()); err != nil {
+		t.Error(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if want := []string{"POST /api/sessions", "DELETE /api/sessions/s-1", "POST /api/sessions"}; !slices.Equal(f.calls, want) {
+		t.Errorf("calls: %v", f.calls)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"time"
 
@@ -154,13 +155,18 @@ func (k *Kernel) dial(ctx context.Context, client *Client, kernelID string, agai
 		err = errDeadKernel
 	}
 	if errors.Is(err, errDeadKernel) {
-		k.mu.Lock()
-		session := k.session
-		k.session = Session{}
-		k.mu.Unlock()
-		_ = client.DeleteSession(ctx, session.ID)
+		k.giveUp(ctx, client)
 	}
 	return nil, err
+}
+
+// giveUp forgets the kernel, so that the next connection is to a new one.
+func (k *Kernel) giveUp(ctx context.Context, client *Client) {
+	k.mu.Lock()
+	session := k.session
+	k.session = Session{}
+	k.mu.Unlock()
+	_ = client.DeleteSession(ctx, session.ID)
 }
 
 // reach opens the WebSocket and makes sure that the kernel listens, on a server that isn't ours only if again is set. Our
@@ -258,7 +264,12 @@ func (k *Kernel) Restart(ctx context.Context) error {
 	k.mu.Unlock()
 	if client != nil && id != "" {
 		err := client.guarded(ctx, "", func(ctx context.Context) error { return client.Restart(ctx, id) })
-		if err != nil && !isGone(err) && !errors.Is(err, ErrUnavailable) {
+		var refused *StatusError
+		switch {
+		case err == nil || isGone(err) || errors.Is(err, ErrUnavailable):
+		case errors.As(err, &refused) && refused.Code >= http.StatusInternalServerError:
+			k.giveUp(ctx, client) // it died meanwhile, say: a new one does as well
+		default:
 			return err
 		}
 	}
