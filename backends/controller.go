@@ -211,6 +211,7 @@ func (c *Controller) register(e *Execution, queued bool) error {
 
 // run is the life of an execution after its acceptance.
 func (c *Controller) run(ctx context.Context, e *Execution, run *Run, turn *place, timeout *time.Duration) {
+	growStack(0)
 	defer c.runs.Done()
 	defer e.cancel(nil)
 	select {
@@ -227,6 +228,15 @@ func (c *Controller) run(ctx context.Context, e *Execution, run *Run, turn *plac
 	err := c.waitAndDo(ctx, e, run, turn)
 	c.finish(ctx, e, run, turn, err)
 	run.release()
+}
+
+// growStack makes the goroutine's stack as large as a short run needs it. Otherwise it would be copied two or three times
+// on the way there, which is 4 % of what an SQL SELECT 1 costs.
+//
+//go:noinline
+func growStack(i int) byte {
+	var room [5 << 10]byte
+	return room[i]
 }
 
 func (c *Controller) waitAndDo(ctx context.Context, e *Execution, run *Run, turn *place) (err error) {
