@@ -128,8 +128,8 @@ func waitFor(ctx context.Context, ch <-chan struct{}, r *run, d time.Duration) b
 		return true
 	case <-ctx.Done():
 		return false
-	case <-t.C:
-		return false
+	case <-t.C: // perhaps long ago, if this process was held up: what has happened meanwhile counts
+		return ch == nil && closed(r.done) || ch != nil && closed(ch)
 	}
 }
 

@@ -166,6 +166,7 @@ func (k *Kernel) submit(ctx context.Context, c *conn, req ExecuteRequest, h hook
 	} else if err != nil && c.current.CompareAndSwap(r, nil) {
 		return nil, err
 	}
+	r.sent.Store(true)
 	return r, nil // if the connection is lost the end of r says why
 }
 

@@ -247,10 +247,10 @@ func want(t testing.TB, k *Kernel, code, out string) *tape {
 	t.Helper()
 	p, err := cell(t, k, code)
 	if err != nil {
-		t.Fatalf("%s: %v\n%s", code, err, p.err())
+		t.Fatalf("%.200s: %v\n%s", code, err, p.err())
 	}
 	if p.out() != out {
-		t.Fatalf("%s printed %q, want %q", code, p.out(), out)
+		t.Fatalf("%.200s printed %.1000q, want %.1000q", code, p.out(), out)
 	}
 	return p
 }

@@ -31,6 +31,7 @@ type run struct {
 	id      string // msg_id of the execute_request
 	process string // the kernel process that is expected; empty: any
 	hooks   hooks.Hooks
+	sent    atomic.Bool   // the server has taken it
 	began   chan struct{} // closed at the first sign that the kernel works on it
 	done    chan struct{} // closed when it has ended; err is valid then
 	err     error

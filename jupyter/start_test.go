@@ -49,7 +49,7 @@ func TestKernelThatDiesOnceItHasAnsweredTheServerIsStartedOnceMore(t *testing.T)
 	}
 	dir := t.TempDir()
 	program := filepath.Join(dir, "kernel.py")
-	// The server connects a client as soon as the kernel has answered on both channels.
+	// The server connects a client as soon as the kernel has answered it on both channels.
 	if err := os.WriteFile(program, []byte(`
 import os, sys
 from ipykernel.ipkernel import IPythonKernel
@@ -57,8 +57,12 @@ from ipykernel.kernelapp import IPKernelApp
 
 class Mortal(IPythonKernel):
     async def kernel_info_request(self, stream, ident, parent):
+        if parent["header"]["username"] == "celld":
+            os._exit(1)
         await super().kernel_info_request(stream, ident, parent)
-        self.io_loop.call_later(0.05, os._exit, 1)
+
+    async def execute_request(self, stream, ident, parent):
+        os._exit(1)
 
 mark = sys.argv.pop(1)
 first = not os.path.exists(mark)

@@ -117,6 +117,9 @@ func (c *conn) look(ctx context.Context, w *vigil, r *run) *loss {
 // the cell, or although the cell has not begun for much longer. An idle kernel alone says nothing: some servers call a
 // kernel idle that answers small questions during a cell, and some kernels do.
 func (c *conn) lookForEnd(ctx context.Context, w *vigil, r *run, model KernelModel) *loss {
+	if !r.sent.Load() { // large code takes its time
+		return nil
+	}
 	if w.fence == nil {
 		w.fence = c.askAfter(ctx, r)
 	}
