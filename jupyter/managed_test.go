@@ -72,8 +72,9 @@ func TestServerThatNeverStartsIsGivenUp(t *testing.T) {
 }
 
 func TestCloseWithoutTimeEndsTheServerAllTheSame(t *testing.T) {
-	prefix := fakeInstall(t, `trap '' TERM; cat >/dev/null; echo ready >&3; setsid sleep 96.82 & sleep 96.83; sleep 96.84`)
-	m := NewManaged(ManagedConfig{Prefix: prefix, RunDir: filepath.Join(prefix, "run")})
+	naps := []string{sleeper(), sleeper(), sleeper()}
+	prefix := fakeInstall(t, fmt.Sprintf(`trap '' TERM; cat >/dev/null; echo ready >&3; setsid %s & %s; %s`, naps[0], naps[1], naps[2]))
+	m := newManaged(ManagedConfig{Prefix: prefix, RunDir: filepath.Join(prefix, "run"), AnswerWithin: longest})
 	if _, err := m.Client(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,7 @@ func TestCloseWithoutTimeEndsTheServerAllTheSame(t *testing.T) {
 	if err := m.Close(over); !errors.Is(err, context.Canceled) {
 		t.Errorf("close: %v", err)
 	}
-	for _, what := range []string{"sleep 96.82", "sleep 96.83", "sleep 96.84"} {
+	for _, what := range naps {
 		if left := processes(t, what); len(left) > 0 {
 			t.Errorf("left of %s: %v", what, left)
 		}
