@@ -59,17 +59,48 @@ type instance struct {
 func NewPrivate(cfg PrivateConfig) *Private { return &Private{cfg: cfg, dirs: serverDirs} }
 
 // Start returns the socket of the running server and starts it if need be. Who calls meanwhile waits for the same
-// start. The error wraps ErrNoServer; the next call tries again.
+// start. A server whose socket has been removed, which nobody can reach any more, is replaced. The error wraps
+// ErrNoServer; the next call tries again.
 func (p *Private) Start(ctx context.Context) (socket string, err error) {
-	in, err := p.instance(ctx)
-	if err != nil {
-		return "", err
+	for {
+		in, err := p.instance(ctx)
+		if err != nil {
+			return "", err
+		}
+		select {
+		case <-in.started:
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+		if in.err != nil || in.over() || in.hasSocket() {
+			return in.socket, in.err
+		}
+		if err := in.end(ctx); err != nil {
+			return "", err
+		}
 	}
-	select {
-	case <-in.started:
-		return in.socket, in.err
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
+}
+
+// hasSocket says whether the socket is still there.
+func (in *instance) hasSocket() bool {
+	_, err := os.Lstat(in.socket)
+	return !errors.Is(err, os.ErrNotExist)
+}
+
+// end ends the server and returns when it has ended, or with the cause of ctx. Concurrent calls are fine.
+func (in *instance) end(ctx context.Context) error {
+	_ = in.tree.Signal(syscall.SIGTERM) // one that has ended needs none
+	patience := time.NewTimer(stopGrace)
+	defer patience.Stop()
+	for {
+		select {
+		case <-in.tree.Done():
+			return nil
+		case <-patience.C:
+			_ = in.tree.Signal(syscall.SIGKILL)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }
 

@@ -74,6 +74,29 @@ func TestKilledServerIsToldAndStartedAgain(t *testing.T) {
 	}
 }
 
+func TestServerWhoseSocketIsGoneIsStartedAgain(t *testing.T) {
+	p := ownServer(t, folder(t))
+	s := connected(t, p)
+	rows(t, s, "CREATE TABLE kept (n INT); INSERT INTO kept VALUES (1)")
+	if err := os.RemoveAll(p.cfg.RunDir); err != nil {
+		t.Fatal(err)
+	}
+	says(t, s, "SELECT n FROM kept", []any{"1"}) // who is connected needs no socket
+	old := p.now.tree
+	fresh := make([]*Session, 3)
+	var all sync.WaitGroup
+	for i := range fresh {
+		all.Go(func() { fresh[i] = connected(t, p) })
+	}
+	all.Wait()
+	for _, s := range fresh {
+		says(t, s, "SELECT n FROM kept", []any{"1"})
+	}
+	if code := old.Status().Code; code != 0 {
+		t.Errorf("the old one ended with status %d", code)
+	}
+}
+
 func TestPrivateServerRunsAsNobody(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test is for root")
