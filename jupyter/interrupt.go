@@ -11,9 +11,10 @@ import (
 
 // The ladder that ends a cell: times count from the first interrupt.
 const (
-	beginWithin  = 500 * time.Millisecond // a kernel that was just sent the cell ignores an interrupt before it begins
-	timeoutLimit = 900 * time.Millisecond // a timed-out cell's Execute returns by then
-	childrenAt   = time.Second            // interrupt again, and end the cell's child processes
+	beginWithin  = 500 * time.Millisecond  // a kernel that was just sent the cell ignores an interrupt before it begins
+	timeoutLimit = 900 * time.Millisecond  // a timed-out cell's Execute returns by then
+	childrenAt   = time.Second             // interrupt again, and end the cell's child processes
+	againEvery   = 1500 * time.Millisecond // and interrupt again
 	restartAt    = 4 * time.Second
 )
 
@@ -95,9 +96,12 @@ func (k *Kernel) unwind(ctx context.Context, c *conn, r *run) fate {
 		return interrupted
 	}
 	k.work.Go(func() { k.killChildren(ctx, r) })
-	if k.interrupt(ctx, r, first.Add((childrenAt+restartAt)/2)) || k.interrupt(ctx, r, first.Add(restartAt)) || ctx.Err() != nil {
-		<-r.done
-		return interrupted
+	for at := childrenAt; at < k.server.restartAt; {
+		at = min(at+againEvery, k.server.restartAt)
+		if k.interrupt(ctx, r, first.Add(at)) || ctx.Err() != nil {
+			<-r.done
+			return interrupted
+		}
 	}
 	k.restart(ctx, c, notStopped)
 	if !r.status(hooks.Status{State: hooks.StateKernelRestarted, Detail: notStopped}) {

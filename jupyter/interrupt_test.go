@@ -133,7 +133,10 @@ func TestTimeoutIsCellTimeout(t *testing.T) {
 
 // TestStubbornCellEndsWithItsKernel interrupts a cell that doesn't heed interrupts.
 func TestStubbornCellEndsWithItsKernel(t *testing.T) {
-	k := open(t)
+	needPython(t)
+	_, s := ownServer(t)
+	s.restartAt = restartAt
+	k := openOn(t, s)
 	nap := sleeper()
 	stubborn := `import signal, subprocess, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)

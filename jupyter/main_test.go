@@ -74,8 +74,11 @@ func newManaged(cfg ManagedConfig) *Managed {
 	return m
 }
 
+// newServer is a server whose kernels may take their time to heed an interrupt.
 func newServer(m *Managed) *Server {
-	return NewServer(ServerConfig{Managed: m, Aliases: map[string]string{"py": "python"}})
+	s := NewServer(ServerConfig{Managed: m, Aliases: map[string]string{"py": "python"}})
+	s.restartAt = longest
+	return s
 }
 
 // prefix finds what `make setup` installed: .celld beside go.mod.

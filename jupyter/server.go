@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // ServerConfig says which Jupyter server to use and how languages are called.
@@ -23,8 +24,9 @@ type ServerConfig struct {
 
 // Server opens kernels on one Jupyter server. Its methods may be called from any goroutine.
 type Server struct {
-	cfg  ServerConfig
-	work sync.WaitGroup
+	cfg       ServerConfig
+	restartAt time.Duration // when a kernel that ignores interrupts is restarted
+	work      sync.WaitGroup
 
 	mu      sync.Mutex
 	kernels map[*Kernel]struct{}
@@ -35,7 +37,7 @@ type Server struct {
 
 // NewServer returns a server with no kernels. Nothing is started or connected. Close ends it.
 func NewServer(cfg ServerConfig) *Server {
-	return &Server{cfg: cfg, kernels: make(map[*Kernel]struct{})}
+	return &Server{cfg: cfg, restartAt: restartAt, kernels: make(map[*Kernel]struct{})}
 }
 
 // NoKernelspecError says that no kernel speaks a language.
