@@ -302,7 +302,7 @@ func (s *Session) finish(ctx context.Context) error {
 		case <-patience.C:
 		}
 	}
-	bound, cancel := context.WithTimeout(ctx, killBound)
+	bound, cancel := context.WithTimeout(ctx, s.hub.patience.killBound)
 	defer cancel()
 	err := s.killAll(bound)
 	if sh != nil {

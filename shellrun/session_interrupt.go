@@ -23,7 +23,7 @@ func (r *running) interrupt(ctx context.Context) {
 	go func() {
 		defer close(r.stopped)
 		kill := func(grace time.Duration, pick func(*proctree.Table) []int) {
-			bound, cancel := context.WithTimeout(ctx, stopBound)
+			bound, cancel := context.WithTimeout(ctx, r.s.hub.patience.stopBound)
 			defer cancel()
 			_ = r.s.hub.census.Kill(bound, grace, pick) // who can't be killed is left
 		}

@@ -13,17 +13,16 @@ type patience struct {
 	stop    time.Duration // those who are asked to end when a run is interrupted
 	unwind  time.Duration // a shell that is told to return from all it is in, each time
 	unwinds int           // how often it is told: a signal that comes just before a system call doesn't end it
+
+	// How long killing may take where a process can't be killed: all that a session has started, and, each time, what an
+	// interrupted run has.
+	killBound, stopBound time.Duration
 }
 
 func usualPatience() patience {
 	return patience{
 		exit: 2 * time.Second, end: 3 * time.Second, settle: 3 * time.Second, restart: 5 * time.Second,
 		kill: 250 * time.Millisecond, stop: 300 * time.Millisecond, unwind: 100 * time.Millisecond, unwinds: 10,
+		killBound: 10 * time.Second, stopBound: 3 * time.Second,
 	}
 }
-
-// How long killing may take where a process can't be killed.
-const (
-	stopBound = 3 * time.Second  // for an interruption, each time
-	killBound = 10 * time.Second // for all that a session has started
-)

@@ -36,7 +36,7 @@ func testSessions(t testing.TB) *Sessions {
 	}
 	t.Cleanup(func() { h.Close() })
 	h.patience.exit, h.patience.end, h.patience.settle, h.patience.restart = time.Minute, time.Minute, time.Minute, time.Minute
-	h.patience.unwinds = 600
+	h.patience.killBound, h.patience.stopBound, h.patience.unwinds = 5*time.Minute, time.Minute, 600
 	return h
 }
 
@@ -94,7 +94,7 @@ func open(t testing.TB, h *Sessions, change ...func(*SessionConfig)) *session {
 	t.Helper()
 	s := openLoose(t, h, change...)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 6*time.Minute)
 		defer cancel()
 		if err := s.Close(ctx); err != nil {
 			t.Error(err)

@@ -123,7 +123,7 @@ func TestThousandSessionsAreLight(t *testing.T) {
 	if more := len(dirNames(t, "/proc/self/task")) - threads; more > 100 {
 		t.Errorf("%d threads more", more)
 	}
-	slots = make(chan struct{}, 64) // side by side they share their looks at the process table
+	slots = make(chan struct{}, 32) // side by side they share their looks at the process table
 	for _, s := range sessions {
 		slots <- struct{}{}
 		group.Go(func() {
