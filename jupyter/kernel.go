@@ -52,6 +52,7 @@ type Kernel struct {
 	process string // the kernel process's name for itself; empty: not known
 	vague   bool   // it has no stable one
 	endless int    // cells in a row whose end got lost
+	missed  int    // times in a row that a fresh kernel was not reached
 }
 
 // ID returns the id that the kernel was opened with, for a warm one its own.

@@ -54,6 +54,25 @@ func (k *Kernel) revive(ctx context.Context, old *conn) (*conn, error) {
 	return c, err
 }
 
+// maxMissed is how often in a row a kernel that has run nothing yet may be out of reach before it is given up: it may just
+// be slow once.
+const maxMissed = 2
+
+// missedAgain notes that session's kernel was not reached, and says whether it is given up, so that the next try makes a
+// new one. A kernel that has run something has a state to lose and is kept.
+func (k *Kernel) missedAgain(session Session) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.blank || k.session.ID != session.ID {
+		return false
+	}
+	if k.missed++; k.missed < maxMissed {
+		return false
+	}
+	k.session, k.missed = Session{}, 0
+	return true
+}
+
 func (k *Kernel) usedClient() *Client {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -108,6 +127,9 @@ func (k *Kernel) connect(ctx context.Context, client *Client) (*conn, error) {
 			return c, nil
 		}
 		c.close(&loss{name: nameUnavailable, detail: err.Error()})
+	}
+	if ctx.Err() == nil && k.missedAgain(session) { // one that lives but never answers would never be replaced
+		_ = client.DeleteSession(ctx, session.ID)
 	}
 	if closed(k.closing) { // Close may not have seen the session
 		_ = client.DeleteSession(context.WithoutCancel(ctx), session.ID)
@@ -230,7 +252,7 @@ func (k *Kernel) adopt(ctx context.Context, c *conn) error {
 	if k.closed {
 		return ErrClosed
 	}
-	k.conn, k.blank = c, false
+	k.conn, k.blank, k.missed = c, false, 0
 	return nil
 }
 

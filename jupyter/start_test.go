@@ -3,8 +3,12 @@ package jupyter
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -91,6 +95,50 @@ func TestKernelThatAlwaysDiesAtItsStartIsToldOf(t *testing.T) {
 		t.Fatal("opened")
 	} else {
 		failed(t, (&Kernel{}).notBegun(t.Context(), err), nameDied)
+	}
+}
+
+func TestFreshKernelThatIsNeverReachedIsReplaced(t *testing.T) {
+	f := &fake{t: t, script: func(c *fakeConn, id string) {
+		c.send(shellChannel, "execute_reply", id, map[string]any{"status": "ok", "execution_count": 1})
+		c.status(id, "idle")
+	}}
+	var mute atomic.Bool
+	s := f.start(func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if mute.Load() && strings.HasSuffix(r.URL.Path, "/channels") {
+				http.Error(w, "the kernel doesn't answer", http.StatusInternalServerError)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	k := openOn(t, s)
+	k.conn.close(&loss{name: nameDied, detail: "the kernel died", fresh: true})
+	k.mu.Lock()
+	k.session = Session{} // as after a death
+	k.mu.Unlock()
+	mute.Store(true)
+	for range maxMissed {
+		if _, err := cell(t, k, "1"); err == nil {
+			t.Fatal("a kernel that can't be reached ran a cell")
+		}
+	}
+	mute.Store(false)
+	if _, err := cell(t, k, "1"); err != nil {
+		t.Error(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var calls []string
+	for _, c := range f.calls {
+		if strings.Contains(c, "sessions") {
+			calls = append(calls, c)
+		}
+	}
+	const post, remove = "POST /api/sessions", "DELETE /api/sessions/s-1"
+	if want := []string{post, post, remove, post}; !slices.Equal(calls, want) {
+		t.Errorf("%q, want %q", calls, want)
 	}
 }
 
