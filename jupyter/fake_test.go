@@ -284,6 +284,39 @@ func TestSkippedCellIsSentAgain(t *testing.T) {
 	want(t, openFake(t, f.start(nil)), "1", "hi")
 }
 
+// A server that works on something large may let pings wait until it has answered several looks.
+func TestServerThatIsLateWithPongsIsWaitedFor(t *testing.T) {
+	var ran atomic.Pointer[func()]
+	var looks atomic.Int32
+	third := make(chan struct{})
+	f := &fake{t: t, state: "busy", script: func(c *fakeConn, id string) {
+		c.status(id, "busy")
+		c.stream(id, "hi")
+		end := func() {
+			c.replyOK(id)
+			c.status(id, "idle")
+		}
+		ran.Store(&end)
+		<-third // until then nothing is read, and no ping answered
+	}}
+	k := openFake(t, f.start(func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if end := ran.Load(); end != nil && strings.HasSuffix(r.URL.Path, "/api/kernels/k-1") {
+				switch looks.Add(1) {
+				case 3:
+					close(third)
+				case 4:
+					(*end)()
+				}
+			}
+			h.ServeHTTP(w, r)
+		})
+	}))
+	if p := want(t, k, "1", "hi"); len(p.statuses(hooks.StateReconnected)) > 0 {
+		t.Error("the connection was given up")
+	}
+}
+
 func TestCellThatIsSkippedForeverFails(t *testing.T) {
 	f := &fake{t: t, script: func(c *fakeConn, id string) {
 		c.send(shellChannel, "execute_reply", id, map[string]any{"status": "aborted"})

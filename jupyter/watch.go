@@ -94,13 +94,16 @@ func (c *conn) look(ctx context.Context, w *vigil, r *run) *loss {
 		return nil
 	case errors.Is(err, ErrUnavailable):
 		return &loss{name: nameUnavailable, detail: err.Error()}
+	case errors.Is(err, errAtWork):
+		w.pings = 0 // it has had no time for them either
+		return nil
 	case err != nil || reader == readerHandles || c.reader.Load() != reader:
 		return nil
 	}
 	w.unreached = false
 	if received != w.received {
 		w.received, w.pings, c.deaf = received, 0, 0
-	} else if w.pings == watchLooks-1 {
+	} else if w.pings == watchLooks { // the first of them was sent before the server answered two other looks
 		if c.deaf++; c.link.redial != nil && c.deaf < watchLooks {
 			_ = ws.NetConn().Close() // the reader takes it up again
 			return nil
