@@ -29,7 +29,8 @@ func (r *running) interrupt(ctx context.Context) {
 		}
 		patience := r.s.hub.patience
 		grace := patience.stop
-		for range patience.unwinds {
+		held := 0 // how often the shell hadn't even got the signal
+		for tries := 0; tries < patience.unwinds; {
 			pick := r.members
 			if !r.unwind() { // not our bash any more, or one that has lost its trap
 				pick = r.everyone
@@ -43,6 +44,11 @@ func (r *running) interrupt(ctx context.Context) {
 				kill(0, r.members) // what the shell was about to start when it was told
 				return
 			case <-enough.C:
+			}
+			if held < patience.holds && r.sh.signals("ShdPnd")&bit(interruptSignal) != 0 { // nobody lets it run
+				held++
+			} else {
+				tries++
 			}
 		}
 		r.sh.tree.Signal(unix.SIGKILL)
@@ -109,17 +115,23 @@ func (r *running) everyone(t *proctree.Table) []int {
 	return found
 }
 
-// catches says whether the shell has a handler for sig (SigCgt in proc_pid_status(5)).
-func (sh *shell) catches(sig unix.Signal) bool {
+// catches says whether the shell has a handler for sig.
+func (sh *shell) catches(sig unix.Signal) bool { return sh.signals("SigCgt")&bit(sig) != 0 }
+
+// signals returns one of the shell's sets of signals (proc_pid_status(5)).
+func (sh *shell) signals(set string) uint64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", sh.tree.PID()))
 	if err != nil {
-		return false
+		return 0
 	}
-	_, rest, _ := bytes.Cut(status, []byte("\nSigCgt:"))
+	_, rest, _ := bytes.Cut(status, []byte("\n"+set+":"))
 	line, _, _ := bytes.Cut(rest, []byte("\n"))
-	mask, err := strconv.ParseUint(string(bytes.TrimSpace(line)), 16, 64)
-	return err == nil && mask&(1<<(sig-1)) != 0
+	mask, _ := strconv.ParseUint(string(bytes.TrimSpace(line)), 16, 64)
+	return mask
 }
+
+// bit is that of a signal in a set.
+func bit(sig unix.Signal) uint64 { return 1 << (sig - 1) }
 
 // bootTick is the time since boot in the unit of start times in /proc, rounded down.
 func bootTick() uint64 {

@@ -1,12 +1,17 @@
 package shellrun
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/celld/celld/internal/proctree"
 )
@@ -188,5 +193,53 @@ func TestSessionInterruptOfShortRuns(t *testing.T) {
 	fmt.Sscan(s.run("echo $n").out, &n)
 	if n < done {
 		t.Errorf("%d runs said they were done, %d were", done, n)
+	}
+}
+
+// TestSessionInterruptWaitsForAShellThatDoesNotGetToRun: what the machine is too busy for is no fault of the shell's.
+func TestSessionInterruptWaitsForAShellThatDoesNotGetToRun(t *testing.T) {
+	h := testSessions(t)
+	h.patience.unwind, h.patience.unwinds, h.patience.holds = time.Millisecond, 1, 1<<30
+	s := open(t, h)
+	s.run("K=7")
+	pid := s.Info().PID
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	held := make(chan error, 1)
+	out := &beacon{text: "go", hit: func() {
+		let := make(chan struct{})
+		stopped := make(chan error, 1)
+		go func() { // all by one thread (ptrace(2))
+			runtime.LockOSThread()
+			err := errors.Join(unix.PtraceSeize(pid), unix.PtraceInterrupt(pid))
+			if err == nil {
+				_, err = unix.Wait4(pid, nil, unix.WALL, nil)
+			}
+			stopped <- err
+			<-let
+			unix.PtraceDetach(pid) // an error, if it is dead
+		}()
+		err := <-stopped
+		cancel(errors.New("enough"))
+		go func() {
+			defer close(let)
+			for n := 0; err == nil && n < 1000; { // far more than a millisecond
+				var status []byte
+				status, err = os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+				if err == nil && !bytes.Contains(status, []byte("\nState:\tt ")) {
+					err = fmt.Errorf("it was killed: %s", status)
+				}
+				if bytes.Contains(status, []byte("\nShdPnd:\t2")) { // the signal waits to be taken
+					n++
+				}
+			}
+			held <- err
+		}()
+	}}
+	if _, err := s.try(ctx, "echo go; while :; do :; done", func(r *SessionRun) { r.Stdout = out }); err != nil {
+		t.Error(err)
+	}
+	if err := <-held; err != nil {
+		t.Error(err)
 	}
 }
