@@ -1,4 +1,4 @@
-"""Starts ipykernel with three differences.
+"""Starts ipykernel with four differences.
 
 An interrupt ends the cell that runs and nothing else: ipykernel raises KeyboardInterrupt wherever it happens to be
 while it handles a cell, and before the code begins or after it has ended the exception costs the reply, or the
@@ -9,6 +9,8 @@ until they are under way: so whoever is on their way needs little memory.
 
 Cells may replace, close or delete sys.stdout and sys.stderr. ipykernel flushes them around a request, and a flush that
 fails would cost the reply: here it costs nothing.
+
+What is printed and shown faster than the Jupyter Server reads waits; ipykernel's socket would drop it.
 """
 
 import codecs
@@ -24,10 +26,12 @@ import types
 del sys.path[0]  # this file's folder
 
 import ipykernel.displayhook  # noqa: E402
+import ipykernel.kernelapp  # noqa: E402
 import ipykernel.kernelbase  # noqa: E402
 import ipykernel.zmqshell  # noqa: E402
+import zmq  # noqa: E402
 from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
-from ipykernel.iostream import OutStream  # noqa: E402
+from ipykernel.iostream import IOPubThread, OutStream  # noqa: E402
 from ipykernel.ipkernel import IPythonKernel  # noqa: E402
 from ipykernel.kernelapp import IPKernelApp  # noqa: E402
 from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell  # noqa: E402
@@ -223,6 +227,17 @@ class Kernel(IPythonKernel):
 
     def post_handler_hook(self):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class Publisher(IOPubThread):
+    """The stock publisher, which waits when ZeroMQ has no room for a message (XPUB_NODROP, zmq_setsockopt(3))."""
+
+    def __init__(self, socket, **kwargs):
+        socket.setsockopt(zmq.XPUB_NODROP, 1)
+        super().__init__(socket, **kwargs)
+
+
+ipykernel.kernelapp.IOPubThread = Publisher
 
 
 class App(IPKernelApp):

@@ -18,7 +18,8 @@ mkdir -p "$prefix/kernels"
 prefix=$(cd "$prefix" && pwd -P) # kernelspecs must not go through a link
 kernels=$prefix/kernels
 # Anew when this script, what it copies or the prefix is another.
-stamp=$(printf '%s' "$prefix" | cat "$0" "$(dirname "$0")/tslab-sockets.js" - | sha256sum)
+here=$(dirname "$0")
+stamp=$(printf '%s' "$prefix" | cat "$0" "$here/tslab-sockets.js" "$here/jjava-lossless.py" - | sha256sum)
 
 is_done() { [ "$(cat "$kernels/.$1" 2>/dev/null)" = "$stamp" ]; }
 finish() { printf '%s\n' "$stamp" >"$kernels/.$1"; }
@@ -56,7 +57,7 @@ if ! is_done node; then
     say "installing tslab"
     # A local install would break every console.*, hence -g.
     npm install -g --prefix "$prefix/tslab" --no-audit --no-fund --loglevel=error "tslab@$tslab" </dev/null
-    cp "$(dirname "$0")/tslab-sockets.js" "$prefix/tslab/sockets.js"
+    cp "$here/tslab-sockets.js" "$prefix/tslab/sockets.js"
     typescript=$("$node" -p 'require(process.argv[1]).version' \
       "$prefix/tslab/lib/node_modules/tslab/node_modules/@tslab/typescript-for-tslab/package.json")
     for language in javascript typescript; do
@@ -87,6 +88,7 @@ if ! is_done java; then
     version=$("$java" --version | sed -n '1s/^[^ ]* \([^ ]*\).*/\1/p')
     # Without its launcher, which would be a second JVM beside it.
     jar=$prefix/jjava/share/jupyter/kernels/java/jjava.jar
+    "$python" "$here/jjava-lossless.py" "$jar"
     spec java <<EOF
 {
  "argv": ["$java", "--add-opens", "jdk.jshell/jdk.jshell=ALL-UNNAMED", "-Dfile.encoding=UTF-8", "-XX:+UseSerialGC", "-jar", "$jar", "{connection_file}"],

@@ -4,9 +4,12 @@
 //
 // What a timer or a promise of an earlier cell prints, tslab sends as output of the cell that runs. Here it stays that
 // of its own cell, which is over.
+//
+// An interrupt that comes just as a script ends, Node.js keeps for the next script. Here that is one of ours.
 "use strict";
 const { AsyncLocalStorage } = require("async_hooks");
 const path = require("path");
+const vm = require("vm");
 const tslab = path.dirname(require("fs").realpathSync(process.argv[1]));
 const zmq = require(require.resolve("zeromq", { paths: [tslab] }));
 
@@ -27,6 +30,28 @@ Handler.prototype.handleExecuteImpl = function (req, writeStream, writeDisplayDa
 };
 Handler.prototype.createWriteToIopub = function (name, writeStream) {
   return createWriteToIopub.call(this, name, (stream, text) => (cell.getStore() ?? writeStream)(stream, text));
+};
+
+const { runInThisContext } = vm;
+let interrupted = false; // since the last script began
+
+process.on("SIGINT", () => {
+  interrupted = true;
+});
+vm.runInThisContext = function (code, options) {
+  if (interrupted) {
+    interrupted = false;
+    try {
+      // It takes some hundredths of a second, in which the thread that hands on interrupts finds one if it is there.
+      runInThisContext("for (let i = 0; i < 3e7; i++);", { breakOnSigint: true });
+    } catch {} // it was there
+  }
+  try {
+    return runInThisContext(code, options);
+  } catch (e) {
+    interrupted ||= e?.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED";
+    throw e;
+  }
 };
 
 // What children print to inherited descriptors would go nowhere: they get pipes, and it is printed from here.

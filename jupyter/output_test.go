@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -47,6 +48,24 @@ func TestEveryDisplayOfAFastLoopArrives(t *testing.T) {
 	}
 	if n := len(p.results()); n != 2000 {
 		t.Errorf("%d displays arrived", n)
+	}
+}
+
+// TestDisplaysWaitForAReaderThatIsHeldUp has a reader in the Jupyter Server's place, which begins to read late.
+func TestDisplaysWaitForAReaderThatIsHeldUp(t *testing.T) {
+	needPython(t)
+	script, err := filepath.Abs("testdata/flood.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(prefix(), "python", "bin", "python"), script)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir, "IPYTHONDIR="+dir, "JUPYTER_RUNTIME_DIR="+dir)
+	var said strings.Builder
+	cmd.Stderr = &said
+	if out, err := cmd.Output(); err != nil || string(out) != "3000\n" {
+		t.Errorf("%s, %v\n%s", out, err, said.String())
 	}
 }
 

@@ -23,7 +23,7 @@ type patience struct {
 func usualPatience() patience {
 	return patience{
 		exit: 2 * time.Second, end: 3 * time.Second, settle: 3 * time.Second, restart: 5 * time.Second,
-		kill: 250 * time.Millisecond, stop: 300 * time.Millisecond, unwind: 100 * time.Millisecond, unwinds: 10, holds: 100,
+		kill: 250 * time.Millisecond, stop: 300 * time.Millisecond, unwind: 100 * time.Millisecond, unwinds: 7, holds: 100,
 		killBound: 10 * time.Second, stopBound: 3 * time.Second,
 	}
 }

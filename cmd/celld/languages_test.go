@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -24,6 +25,7 @@ type language struct {
 	value   string // shows 42 as the value of its last line; empty: the kernel shows none
 	unicode string // prints "é 漢 🎉" with its line end
 	million string // prints a million x, perhaps in lines
+	lines   string // prints the numbers below 8000, a line each
 	cwd     string // prints the directory
 	env     string // prints the variable OWN
 	endless string // prints "go", then never ends
@@ -45,7 +47,8 @@ var languages = []language{
 		name: "python", aliases: []string{"py", "Python3"},
 		hello: `print("hello")`, set: "x = 41", get: "print(x + 1)", value: "x + 1",
 		unicode: `print("é 漢 🎉")`, million: `print("x" * 1000000, end="")`,
-		cwd: "import os; print(os.getcwd())", env: "import os; print(os.environ['OWN'])",
+		lines: "for i in range(8000): print(i, flush=True)",
+		cwd:   "import os; print(os.getcwd())", env: "import os; print(os.environ['OWN'])",
 		endless: "print('go', flush=True)\nwhile True: pass",
 		fails:   `raise ValueError("bad é")`, ename: "ValueError", evalue: "bad é", trace: "ValueError",
 		wrong: "1 +", wrongEname: "SyntaxError", wrongTrace: "invalid syntax",
@@ -55,7 +58,8 @@ var languages = []language{
 		name: "javascript", aliases: []string{"js", "node"},
 		hello: `console.log("hello")`, set: "let x = 41", get: "console.log(x + 1)",
 		unicode: `console.log("é 漢 🎉")`, million: `const all = process.stdout.write("x".repeat(1000000))`,
-		cwd: "console.log(process.cwd())", env: "console.log(process.env.OWN)",
+		lines: "for (let i = 0; i < 8000; i++) console.log(i)",
+		cwd:   "console.log(process.cwd())", env: "console.log(process.env.OWN)",
 		endless: "console.log('go'); while (true) {}",
 		fails:   `throw new TypeError("bad é")`, ename: "TypeError", evalue: "bad é", trace: "at ",
 		wrong: "1 +", wrongEname: "CompileError", wrongTrace: "Expression expected",
@@ -65,7 +69,8 @@ var languages = []language{
 		name: "typescript", aliases: []string{"ts"},
 		hello: `console.log("hello")`, set: "let x: number = 41", get: "console.log(x + 1)",
 		unicode: `console.log("é 漢 🎉")`, million: `const all = process.stdout.write("x".repeat(1000000))`,
-		cwd: "console.log(process.cwd())", env: "console.log(process.env.OWN)",
+		lines: "for (let i = 0; i < 8000; i++) console.log(i)",
+		cwd:   "console.log(process.cwd())", env: "console.log(process.env.OWN)",
 		endless: "console.log('go'); await new Promise(() => setInterval(() => {}, 1000))",
 		fails:   `class Boom extends Error { name = "Boom" }` + "\n" + `throw new Boom("bad é")`, ename: "Boom", evalue: "bad é", trace: "at ",
 		wrong: `const y: number = "text"`, wrongEname: "CompileError", wrongTrace: "not assignable",
@@ -75,7 +80,8 @@ var languages = []language{
 		name: "go", aliases: []string{"golang"},
 		hello: "import \"fmt\"\nfmt.Println(\"hello\")", set: "x := 41", get: "import \"fmt\"\nfmt.Println(x + 1)", value: "x + 1",
 		unicode: `fmt.Println("é 漢 🎉")`, million: "import \"strings\"\nfmt.Print(strings.Repeat(\"x\", 1000000))",
-		cwd: "import \"os\"\nwd, _ := os.Getwd()\nfmt.Println(wd)", env: "import \"os\"\nfmt.Println(os.Getenv(\"OWN\"))",
+		lines: "for i := 0; i < 8000; i++ {\n\tfmt.Println(i)\n}",
+		cwd:   "import \"os\"\nwd, _ := os.Getwd()\nfmt.Println(wd)", env: "import \"os\"\nfmt.Println(os.Getenv(\"OWN\"))",
 		endless: "fmt.Println(\"go\")\nfor {}",
 		fails:   `panic("bad é")`, ename: "Panic", evalue: "bad é", trace: "panic: bad é",
 		wrong: "x = 41\nundeclared + 1", wrongEname: "CompileError", wrongTrace: "2:1: undefined: undeclared",
@@ -85,7 +91,8 @@ var languages = []language{
 		name:  "java",
 		hello: `System.out.println("hello");`, set: "int x = 41;", get: "System.out.println(x + 1);", value: "x + 1",
 		unicode: `System.out.println("é 漢 🎉");`, million: `System.out.print("x".repeat(1000000));`,
-		cwd: `System.out.println(System.getProperty("user.dir"));`, env: `System.out.println(System.getenv("OWN"));`,
+		lines: "for (int i = 0; i < 8000; i++) System.out.println(i);",
+		cwd:   `System.out.println(System.getProperty("user.dir"));`, env: `System.out.println(System.getenv("OWN"));`,
 		endless: `System.out.println("go"); while (true) {}`,
 		fails:   `throw new IllegalStateException("bad é");`, ename: "java.lang.IllegalStateException", evalue: "bad é", trace: "at ",
 		wrong: `int y = "text";`, wrongEname: "CompilationException", wrongTrace: "incompatible types",
@@ -99,7 +106,8 @@ var bash = language{
 	name: "bash", aliases: []string{"sh", "shell"},
 	hello: "echo hello", set: "x=41", get: "echo $((x + 1))",
 	unicode: `echo "é 漢 🎉"`, million: `head -c 1000000 /dev/zero | tr '\0' x | fold -w 1000`,
-	cwd: "pwd", env: `echo "$OWN"`, endless: "echo go; while :; do :; done",
+	lines: "for ((i = 0; i < 8000; i++)); do echo $i; done",
+	cwd:   "pwd", env: `echo "$OWN"`, endless: "echo go; while :; do :; done",
 	fails: "(exit 3)", ename: "CommandExecError", evalue: "3", trace: "exit status 3",
 	wrong: "if true; then", wrongEname: "CommandExecError", wrongTrace: "exit status 2",
 	interrupted: "CommandInterrupted",
@@ -302,6 +310,17 @@ func testLanguage(t *testing.T, shared *daemon, l language) {
 		{"a million bytes", func(t *testing.T, d *daemon) {
 			if o := d.cell(c.ID, l.million); o.end.Error != nil || strings.ReplaceAll(o.out(), "\n", "") != strings.Repeat("x", 1000000) {
 				t.Errorf("printed %d bytes and ended with %+v", len(o.out()), o.end)
+			}
+		}},
+		{"thousands of lines", func(t *testing.T, d *daemon) {
+			o := d.cell(c.ID, l.lines)
+			for i, line := range strings.Split(strings.TrimSuffix(o.out(), "\n"), "\n") {
+				if line != strconv.Itoa(i) {
+					t.Fatalf("line %d is %.40q, it ended with %+v", i, line, o.end.Error)
+				}
+			}
+			if n := strings.Count(o.out(), "\n"); n != 8000 || o.end.Error != nil {
+				t.Errorf("printed %d lines and ended with %+v", n, o.end)
 			}
 		}},
 		{"an error, and a run that waits behind it", func(t *testing.T, d *daemon) {

@@ -1,6 +1,7 @@
 package gokernel
 
 import (
+	"go/parser"
 	"go/scanner"
 	"go/token"
 	"strings"
@@ -61,7 +62,7 @@ func split(code string) (parts []part, program bool) {
 		case token.RPAREN, token.RBRACE, token.RBRACK:
 			depth--
 		case token.SEMICOLON:
-			if depth <= 0 {
+			if depth <= 0 && !(hasHeader(now) && !isWhole(code[now[0].at:at])) {
 				flush(at)
 				continue
 			}
@@ -74,6 +75,20 @@ type lexeme struct {
 	at  int
 	tok token.Token
 	lit string
+}
+
+// hasHeader says whether a statement is of those that may have semicolons before their block.
+func hasHeader(tokens []lexeme) bool {
+	for len(tokens) > 2 && tokens[0].tok == token.IDENT && tokens[1].tok == token.COLON { // labels
+		tokens = tokens[2:]
+	}
+	return len(tokens) > 0 && (tokens[0].tok == token.FOR || tokens[0].tok == token.IF || tokens[0].tok == token.SWITCH)
+}
+
+// isWhole says whether text is one statement or several, to their end.
+func isWhole(text string) bool {
+	_, err := parser.ParseFile(token.NewFileSet(), "", "package p; func _() {\n"+text+"\n}", parser.SkipObjectResolution)
+	return err == nil
 }
 
 func kindOf(tokens []lexeme) partKind {
