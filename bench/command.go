@@ -15,9 +15,9 @@ func commandBenchmarks() []benchmark {
 	}
 }
 
-// both starts a celld and an HTTP floor.
-func (r *run) both(ctx context.Context) (*daemon, *floor, error) {
-	f, err := r.floor("http")
+// both starts a celld and a floor.
+func (r *run) both(ctx context.Context, kind string, args ...string) (*daemon, *floor, error) {
+	f, err := r.floor(kind, args...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -26,7 +26,7 @@ func (r *run) both(ctx context.Context) (*daemon, *floor, error) {
 }
 
 func commandTrue(ctx context.Context, r *run) error {
-	d, f, err := r.both(ctx)
+	d, f, err := r.both(ctx, "http")
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func commandTrue(ctx context.Context, r *run) error {
 }
 
 func commandFirstByte(ctx context.Context, r *run) error {
-	d, f, err := r.both(ctx)
+	d, f, err := r.both(ctx, "http")
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func firstBytes(p *peer) side {
 }
 
 func commandClients(ctx context.Context, r *run) error {
-	d, f, err := r.both(ctx)
+	d, f, err := r.both(ctx, "http")
 	if err != nil {
 		return err
 	}
@@ -95,11 +95,7 @@ func commandClients(ctx context.Context, r *run) error {
 }
 
 func commandExec(ctx context.Context, r *run) error {
-	f, err := r.floor("exec")
-	if err != nil {
-		return err
-	}
-	d, err := r.celld(ctx)
+	d, f, err := r.both(ctx, "exec")
 	if err != nil {
 		return err
 	}

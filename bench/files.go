@@ -26,7 +26,7 @@ func fileBenchmarks() []benchmark {
 
 // filePair is both, if this celld has files.
 func (r *run) filePair(ctx context.Context) (*daemon, *floor, error) {
-	d, f, err := r.both(ctx)
+	d, f, err := r.both(ctx, "http")
 	if err != nil {
 		return nil, nil, err
 	}

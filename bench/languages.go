@@ -60,11 +60,7 @@ func kernelWarm(ctx context.Context, r *run, language, kernel, text string, boun
 }
 
 func bashWarm(ctx context.Context, r *run) error {
-	f, err := r.floor("exec")
-	if err != nil {
-		return err
-	}
-	d, err := r.celld(ctx)
+	d, f, err := r.both(ctx, "exec")
 	if err != nil {
 		return err
 	}

@@ -202,7 +202,7 @@ func (r *run) keys(ctx context.Context, p *peer) (side, error) {
 }
 
 func ptyEcho(ctx context.Context, r *run) error {
-	d, f, err := r.both(ctx)
+	d, f, err := r.both(ctx, "http")
 	if err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func output(p *peer, command string, bytes int64) side {
 }
 
 func ptyOutput(ctx context.Context, r *run) error {
-	d, f, err := r.both(ctx)
+	d, f, err := r.both(ctx, "http")
 	if err != nil {
 		return err
 	}
@@ -294,7 +294,7 @@ func (r *run) manyKeys(ctx context.Context, p *peer, terminals int) (side, error
 }
 
 func ptyMany(ctx context.Context, r *run) error {
-	d, f, err := r.both(ctx)
+	d, f, err := r.both(ctx, "http")
 	if err != nil {
 		return err
 	}
@@ -317,7 +317,7 @@ func ptyMany(ctx context.Context, r *run) error {
 const mebibyte = 1 << 20
 
 func ptyReplay(ctx context.Context, r *run) error {
-	d, f, err := r.both(ctx)
+	d, f, err := r.both(ctx, "http")
 	if err != nil {
 		return err
 	}

@@ -44,11 +44,7 @@ func within(id, text string) call {
 }
 
 func sessionNoop(ctx context.Context, r *run) error {
-	f, err := r.floor("exec")
-	if err != nil {
-		return err
-	}
-	d, err := r.celld(ctx)
+	d, f, err := r.both(ctx, "exec")
 	if err != nil {
 		return err
 	}
@@ -63,11 +59,7 @@ func sessionNoop(ctx context.Context, r *run) error {
 }
 
 func sessionCreate(ctx context.Context, r *run) error {
-	f, err := r.floor("exec")
-	if err != nil {
-		return err
-	}
-	d, err := r.celld(ctx)
+	d, f, err := r.both(ctx, "exec")
 	if err != nil {
 		return err
 	}
@@ -96,7 +88,7 @@ func sessionCreate(ctx context.Context, r *run) error {
 }
 
 func sessionStream(ctx context.Context, r *run, mode string, bound float64) error {
-	d, f, err := r.both(ctx)
+	d, f, err := r.both(ctx, "http")
 	if err != nil {
 		return err
 	}

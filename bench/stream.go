@@ -35,7 +35,7 @@ func (c call) in(mode string) call {
 }
 
 func throughput(ctx context.Context, r *run, mode string, bound float64) error {
-	d, f, err := r.both(ctx)
+	d, f, err := r.both(ctx, "http")
 	if err != nil {
 		return err
 	}
