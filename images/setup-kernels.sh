@@ -19,7 +19,7 @@ prefix=$(cd "$prefix" && pwd -P) # kernelspecs must not go through a link
 kernels=$prefix/kernels
 # Anew when this script, what it copies or the prefix is another.
 here=$(dirname "$0")
-stamp=$(printf '%s' "$prefix" | cat "$0" "$here/tslab-sockets.js" "$here/jjava-lossless.py" - | sha256sum)
+stamp=$(printf '%s' "$prefix" | cat "$0" "$here/tslab-sockets.js" "$here/jjava-lossless.py" "$here/bash-kernel.py" - | sha256sum)
 
 is_done() { [ "$(cat "$kernels/.$1" 2>/dev/null)" = "$stamp" ]; }
 finish() { printf '%s\n' "$stamp" >"$kernels/.$1"; }
@@ -107,12 +107,10 @@ fi
 if ! is_done bash && [ -x "$prefix/python/bin/python" ]; then
   say "installing bash_kernel"
   pip "$prefix/bash_kernel" "bash_kernel==$bash_kernel" "filetype==$filetype"
-  run="import sys; sys.path.insert(0, '$prefix/bash_kernel')"
-  run+="; from ipykernel.kernelapp import IPKernelApp; from bash_kernel.kernel import BashKernel"
-  run+="; IPKernelApp.launch_instance(kernel_class=BashKernel)"
+  cp "$here/bash-kernel.py" "$prefix/bash_kernel/kernel.py"
   spec bash <<EOF
 {
- "argv": ["$python", "-c", "$run", "-f", "{connection_file}"],
+ "argv": ["$python", "$prefix/bash_kernel/kernel.py", "-f", "{connection_file}"],
  "display_name": "bash (bash_kernel)",
  "language": "bash",
  "metadata": {"celld": {"kernel": "bash_kernel $bash_kernel", "version": "${BASH_VERSION%%[^0-9.]*}"}}

@@ -59,12 +59,14 @@ func TestDisplaysWaitForAReaderThatIsHeldUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(prefix(), "python", "bin", "python"), script)
+	ctx, cancel := context.WithTimeout(t.Context(), longest)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(prefix(), "python", "bin", "python"), script)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir, "IPYTHONDIR="+dir, "JUPYTER_RUNTIME_DIR="+dir)
 	var said strings.Builder
 	cmd.Stderr = &said
-	if out, err := cmd.Output(); err != nil || string(out) != "3000\n" {
+	if out, err := cmd.Output(); err != nil || string(out) != "1900\n" {
 		t.Errorf("%s, %v\n%s", out, err, said.String())
 	}
 }

@@ -175,9 +175,20 @@ func start(t *testing.T, l launch) *daemon {
 		}
 		d.http.Transport = spec.Transport(d.http.Transport, func(err error) { t.Errorf("not as in openapi.yaml: %v", err) })
 	}
-	t.Cleanup(d.stop)
+	hung := time.AfterFunc(longest, func() {
+		d.log.add(fmt.Sprintf("still there after %v, with %v", longest, processesWith(d.run)))
+		d.cmd.Process.Signal(syscall.SIGQUIT)                                          // says what all its goroutines do
+		time.AfterFunc(5*time.Second, func() { d.cmd.Process.Kill(); stderr.Close() }) // whoever else holds it
+	})
+	t.Cleanup(func() {
+		d.stop()
+		hung.Stop()
+	})
 	return d
 }
+
+// longest is how long a test may have a daemon: then the test fails, and tells what the daemon did.
+const longest = 8 * time.Minute
 
 // belongsTo is a variable of everything that a daemon starts; its value is the daemon's run directory.
 const belongsTo = "TEST_DAEMON"

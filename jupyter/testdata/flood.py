@@ -1,19 +1,20 @@
 """Runs a cell that shows much, begins to read when all of it has been shown, and prints how much of it there was.
 
-It is more than ZeroMQ keeps on both sides, 2,000 messages and what the system's buffers hold, and less than ipykernel
-lets a cell be ahead.
+It is more than what is kept on the way, 1,000 messages at the kernel and the system's buffers, and less than the 2,000
+messages which ipykernel lets a cell be ahead: so the cell ends without a reader.
 """
 
 import os
 import sys
 
+import zmq
 from jupyter_client.manager import KernelManager
 
 CELL = """
 import sys
 publisher = get_ipython().display_pub
-for i in range(3000):  # as display() does, which waits for each to be under way
-    content = {'data': {'text/plain': f'{i:20000}'}, 'metadata': {}}
+for i in range(1900):  # as display() does, which waits for each to be under way
+    content = {'data': {'text/plain': f'{i:40000}'}, 'metadata': {}}
     publisher.session.send(publisher.pub_socket, 'display_data', content, parent=publisher.parent_header, ident=publisher.topic)
 sys.stdout.flush_timeout = 0.5  # what ZeroMQ takes is under way after that
 sys.stdout.flush()
@@ -24,6 +25,7 @@ os.mkfifo("shown")
 manager = KernelManager(kernel_name="python3")
 manager.start_kernel(stderr=sys.stderr.fileno())
 client = manager.client()
+client.context.setsockopt(zmq.RCVHWM, 1)  # of the sockets to come
 client.start_channels()
 client.wait_for_ready()
 cell = client.execute(CELL)
