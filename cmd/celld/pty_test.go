@@ -206,7 +206,7 @@ func (c *tty) message(kind string) ttyText {
 			}
 		}
 		if c.end != nil {
-			c.t.Fatalf("the connection ended with %v before a message %s", c.end, kind)
+			c.t.Fatalf("the connection ended with %v before a message %s, after %q", c.end, kind, c.out[max(0, len(c.out)-1000):])
 		}
 	}
 }
