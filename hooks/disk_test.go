@@ -3,6 +3,7 @@ package hooks
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -190,6 +191,47 @@ func readNearBase(t *testing.T, s *Store, seed uint64, stop <-chan struct{}) {
 		if err != nil && !errors.Is(err, ErrDropped) && !errors.Is(err, io.EOF) {
 			t.Error(err)
 			return
+		}
+	}
+}
+
+// A reader that panics has the store's lock, and whoever closes the store waits for ever.
+func TestReadsRacingWithCloseAreRightOrDropped(t *testing.T) {
+	for range 2000 {
+		s := NewBudget("", DefaultLimits).Store("")
+		s.Append([]byte("kept"))
+		reads, result := make(chan struct{}), make(chan error, 1)
+		go func() {
+			defer func() {
+				if p := recover(); p != nil {
+					result <- fmt.Errorf("panic: %v", p)
+				}
+			}()
+			close(reads)
+			result <- readUntilDropped(s, "kept")
+		}()
+		<-reads
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			s.Close()
+		}()
+		if err := <-result; err != nil {
+			t.Fatal(err)
+		}
+		<-closed
+	}
+}
+
+// readUntilDropped reads want from the beginning until it is gone.
+func readUntilDropped(s *Store, want string) error {
+	for p := make([]byte, len(want)); ; {
+		n, err := s.ReadAt(p, 0)
+		if errors.Is(err, ErrDropped) {
+			return nil
+		}
+		if err != nil || string(p[:n]) != want {
+			return fmt.Errorf("%q, %w", p[:n], err)
 		}
 	}
 }

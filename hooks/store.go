@@ -376,7 +376,7 @@ func (s *Store) Close() {
 	s.mu.Lock()
 	segs := s.segs
 	s.segs, s.closed = nil, true
-	s.mem = s.end
+	s.base, s.mem = s.end, s.end // both at once: nothing of it is in the file
 	s.mu.Unlock()
 	s.dropLog()
 	for _, seg := range segs {
