@@ -119,25 +119,16 @@ func (c *Controller) create(ctx context.Context, req Request, begun chan struct{
 	if err != nil {
 		return nil, err
 	}
-	var turn *place
-	if entry != nil {
-		if turn = entry.queue.take(req.FailBusy); turn == nil {
-			run.release()
-			return nil, Refuse(Busy, "context %s is busy", req.ContextID)
-		}
-		if req.Timeout == nil {
-			req.Timeout = entry.Timeout
-		}
+	if entry != nil && req.Timeout == nil {
+		req.Timeout = entry.Timeout
 	}
 	e := newExecution(req, run, hooks.NewJournal(hooks.Config{Policy: policy, Store: log}))
 	e.begun = begun
 	runCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	e.cancel = cancel
-	if err := c.register(e, turn != nil); err != nil {
+	turn, err := c.register(e, entry, req.FailBusy)
+	if err != nil {
 		cancel(err)
-		if turn != nil {
-			turn.leave()
-		}
 		run.release()
 		return nil, err
 	}
@@ -190,23 +181,27 @@ func newExecution(req Request, run *Run, journal *hooks.Journal) *Execution {
 	return e
 }
 
-// register makes the execution known; one that has a place in its context's queue counts among its runs.
-func (c *Controller) register(e *Execution, queued bool) error {
+// register makes the execution known. One of a context takes its place in the queue and among the context's runs at once,
+// so that the first of these is the one under way.
+func (c *Controller) register(e *Execution, entry *openContext, ifFree bool) (turn *place, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.draining {
-		return Refuse(Unavailable, "the server is shutting down")
+		return nil, Refuse(Unavailable, "the server is shutting down")
 	}
 	if most, ok := c.config.MaxOf[e.Kind]; ok && c.unfinished[e.Kind] >= most {
-		return Refuse(Limit, "there are %d of kind %s already, which is the limit; delete some first", most, e.Kind)
+		return nil, Refuse(Limit, "there are %d of kind %s already, which is the limit; delete some first", most, e.Kind)
+	}
+	if entry != nil {
+		if turn = entry.queue.take(ifFree); turn == nil {
+			return nil, Refuse(Busy, "context %s is busy", e.ContextID)
+		}
+		c.current[e.ContextID] = append(c.current[e.ContextID], e)
 	}
 	c.unfinished[e.Kind]++
 	c.all[e.ID] = e
-	if queued {
-		c.current[e.ContextID] = append(c.current[e.ContextID], e)
-	}
 	c.runs.Add(1)
-	return nil
+	return turn, nil
 }
 
 // run is the life of an execution after its acceptance.

@@ -238,6 +238,36 @@ func TestRunsOfOneContextHappenInOrderOneAtATime(t *testing.T) {
 	}
 }
 
+// What is started at the same moment is interrupted in the order in which it runs.
+func TestInterruptOfAContextEndsTheRunUnderWay(t *testing.T) {
+	const n = 8
+	for range 200 {
+		ran := make(chan string, n)
+		c := newTest(t, &scripted{do: func(ctx context.Context, req Request, h hooks.Hooks) error {
+			ran <- req.ExecutionID
+			return untilStopped(ctx, req, h)
+		}})
+		x, err := c.OpenContext(t.Context(), OpenRequest{Language: "python"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for range n {
+			all.Go(func() { c.Start(t.Context(), Request{Kind: KindCode, ContextID: x.ID}) })
+		}
+		all.Wait()
+		for range n {
+			e, err := c.Execution(<-ran)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Interrupt(t.Context(), x.ID); err != nil || e.Outcome().Running {
+				t.Fatalf("the run under way goes on: %v", err)
+			}
+		}
+	}
+}
+
 func TestDeadlineCountsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTest(t, &scripted{do: untilStopped})
