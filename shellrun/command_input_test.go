@@ -126,3 +126,21 @@ func TestCommandOpenInputEndsWithTheCommand(t *testing.T) {
 	}
 	s.end().want("up\n", 143)
 }
+
+// The command ends at the moment at which the last of its input is through.
+func TestCommandInputIsClosedWhenItIsFedAtTheEnd(t *testing.T) {
+	for range 2000 {
+		child, in, err := newInput(nil, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go in.feed()
+		<-in.turn
+		in.end()
+		<-in.fed
+		if _, err := in.file.Stat(); !errors.Is(err, os.ErrClosed) {
+			t.Fatalf("it is still open: %v", err)
+		}
+		child.Close()
+	}
+}

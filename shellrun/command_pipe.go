@@ -128,7 +128,6 @@ func newInput(text *string, open bool) (child *os.File, in *feeder, err error) {
 
 // feed writes what was given. It goes on after the command's end, as long as somebody can read.
 func (in *feeder) feed() {
-	defer close(in.fed)
 	_, _ = io.WriteString(in.file, in.given)
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -137,6 +136,7 @@ func (in *feeder) feed() {
 		in.file.Close()
 	}
 	in.turn <- struct{}{}
+	close(in.fed) // not after mu: end leaves closing to us until then
 }
 
 // end refuses more input and closes what is open, but for a text that is still being fed.
