@@ -44,6 +44,27 @@ func TestCommandGivenInputReachesASurvivor(t *testing.T) {
 	}
 }
 
+func TestCommandThatHasEndedTakesNoMoreInputThoughASurvivorIsStillFed(t *testing.T) {
+	tt := newCommandTest(t)
+	big := seq(200000)
+	fifo := tt.fifo()
+	s := tt.begin(Command{Text: `(read x <$FIFO; cat) <&0 & echo over`, Env: map[string]string{"FIFO": fifo}, Stdin: &big, StdinOpen: true})
+	waiting := make(chan error, 1)
+	go func() { waiting <- s.Prepared.Stdin(t.Context(), []byte("more"), false) }()
+	s.end().want("over\n", 0)
+	if err := <-waiting; !errors.Is(err, ErrStdinClosed) {
+		t.Errorf("before the end: %v", err)
+	}
+	if err := s.Prepared.Stdin(t.Context(), []byte("more"), false); !errors.Is(err, ErrStdinClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+	tt.release(fifo)
+	s.late.await("\n200000\n")
+	if got := s.late.String(); got != big {
+		t.Errorf("%d bytes, want %d", len(got), len(big))
+	}
+}
+
 func (t *commandTest) fifo() string {
 	t.Helper()
 	fifo := t.TempDir() + "/fifo"

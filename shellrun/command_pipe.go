@@ -90,10 +90,10 @@ type feeder struct {
 	open bool
 	turn chan struct{} // who has its token writes
 	fed  chan struct{} // closed when the given text is through
+	over chan struct{} // closed when the command is: nothing more is taken
 
 	mu    sync.Mutex
 	given string // what is still to be fed
-	ended bool   // the command is over: nothing more is taken
 }
 
 // newInput makes the child's standard input, nil for /dev/null. What fits into the pipe goes in at once, so that a
@@ -121,7 +121,7 @@ func newInput(text *string, open bool) (child *os.File, in *feeder, err error) {
 	}
 	in = &feeder{
 		file: os.NewFile(uintptr(fds[1]), "input"), open: open, given: rest,
-		turn: make(chan struct{}, 1), fed: make(chan struct{}),
+		turn: make(chan struct{}, 1), fed: make(chan struct{}), over: make(chan struct{}),
 	}
 	return child, in, nil
 }
@@ -132,8 +132,13 @@ func (in *feeder) feed() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.given = ""
-	if in.ended || !in.open {
+	select {
+	case <-in.over:
 		in.file.Close()
+	default:
+		if !in.open {
+			in.file.Close()
+		}
 	}
 	in.turn <- struct{}{}
 	close(in.fed) // not after mu: end leaves closing to us until then
@@ -143,7 +148,7 @@ func (in *feeder) feed() {
 func (in *feeder) end() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.ended = true
+	close(in.over)
 	select {
 	case <-in.fed:
 		in.file.Close()
@@ -158,6 +163,8 @@ func (in *feeder) write(ctx context.Context, data []byte, eof bool) error {
 	}
 	select {
 	case <-in.turn:
+	case <-in.over:
+		return ErrStdinClosed
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
