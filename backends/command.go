@@ -68,15 +68,22 @@ func commandRun(r *shellrun.Runner, c shellrun.Command) (*Run, error) {
 		return p.Signal(sig)
 	}
 	return &Run{Do: do, Release: func() { close(over) }, Exit: true, Handle: Handle{
-		PID: p.PID, Signal: signal, Stdin: stdin(p), Lingers: p.Lingers, Survivors: p.Survivors,
+		PID: p.PID, Signal: signal, Stdin: stdin(p, over), Lingers: p.Lingers, Survivors: p.Survivors,
 		Kill: func(ctx context.Context) error { return p.Kill(ctx, killGrace) },
 	}}, nil
 }
 
-// stdin turns the runner's refusal into ours.
-func stdin(p *shellrun.Prepared) func(context.Context, []byte, bool) error {
+// stdin turns the runner's refusal into ours. A command that was stopped before it began is over without having started.
+func stdin(p *shellrun.Prepared, over <-chan struct{}) func(context.Context, []byte, bool) error {
 	return func(ctx context.Context, data []byte, eof bool) error {
-		err := p.Stdin(ctx, data, eof)
+		err := shellrun.ErrStdinClosed
+		select {
+		case <-p.Started():
+			err = p.Stdin(ctx, data, eof)
+		case <-over:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 		if errors.Is(err, shellrun.ErrStdinClosed) {
 			return &Error{Fault: Conflict, Message: err.Error(), Err: err}
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/celld/celld/hooks"
+	"github.com/celld/celld/shellrun"
 )
 
 func prints(text string) func(context.Context, Request, hooks.Hooks) error {
@@ -53,6 +54,27 @@ func TestCreatedExecutionThatIsStoppedNeverRuns(t *testing.T) {
 	}
 	if n := s.released.Load(); n != 1 {
 		t.Errorf("released %d times", n)
+	}
+}
+
+func TestCommandThatIsStoppedBeforeItBeginsTakesNoInput(t *testing.T) {
+	c := New(Config{Table: map[string]Backend{KindCommand: &Command{Runner: &shellrun.Runner{Workspace: "/"}}}})
+	e, err := c.Create(t.Context(), Request{Kind: KindCommand, Code: "cat", StdinOpen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan error, 1)
+	go func() { asked <- e.Handle().Stdin(t.Context(), []byte("x"), false) }()
+	e.Stop(ErrInterrupted)
+	record(t, e)
+	for range 2 {
+		if err := <-asked; fault(err) != Conflict {
+			t.Errorf("%v", err)
+		}
+		asked <- e.Handle().Stdin(t.Context(), []byte("x"), false)
+	}
+	if err := c.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 
