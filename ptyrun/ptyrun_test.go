@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -78,6 +79,38 @@ func TestBackgroundJobThatHoldsTheTerminalDoesNotDelayTheEnd(t *testing.T) {
 			t.Errorf("pipes %v: %v are left", pipes, left)
 		}
 	}
+}
+
+// writerFunc is an io.Writer.
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+func TestBackgroundJobThatAlwaysHasMoreDoesNotDelayTheEnd(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	floods := make(chan struct{})
+	var once sync.Once
+	more := writerFunc(func(p []byte) (int, error) { // what was read is there again before anybody looks
+		defer once.Do(func() { close(floods) })
+		return w.Write(p)
+	})
+	p := newPump(r, more, &flow{taken: nobody}, pipeBuffer)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.run()
+	}()
+	if _, err := w.Write(make([]byte, pipeBuffer)); err != nil {
+		t.Fatal(err)
+	}
+	<-floods
+	p.settle()
+	<-ended
 }
 
 func TestProgramThatClosesItsDescriptorsMayOpenTheTerminalAgain(t *testing.T) {

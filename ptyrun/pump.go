@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,6 +28,7 @@ type pump struct {
 	to   io.Writer
 	flow *flow
 	buf  []byte
+	over atomic.Bool // the first process has ended
 }
 
 func newPump(file *os.File, to io.Writer, f *flow, size int) *pump {
@@ -43,6 +45,9 @@ func (p *pump) run() {
 			if n, more := p.read(int(fd)); n == 0 || !more {
 				return n == 0 && more
 			}
+			if p.over.Load() { // the poller stops those only who wait for it
+				return true
+			}
 		}
 	})
 	for rest, n, more := 0, 1, true; more && n > 0 && rest < maxRest; rest += n {
@@ -53,7 +58,10 @@ func (p *pump) run() {
 }
 
 // settle tells run that the first process has ended.
-func (p *pump) settle() { p.file.SetReadDeadline(time.Unix(1, 0)) }
+func (p *pump) settle() {
+	p.over.Store(true)
+	p.file.SetReadDeadline(time.Unix(1, 0))
+}
 
 // read passes on what is there. There may be more unless more is false; with more and nothing read, it is the end.
 func (p *pump) read(fd int) (n int, more bool) {
