@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 )
 
 // maxLog bounds the log file; the one before it is kept too.
@@ -83,9 +84,13 @@ func (l *logFile) keep(p []byte) {
 	l.size += int64(n)
 }
 
-// lastLine is the last line with text that has arrived. It waits for the end of the source, so all writers must be
-// gone.
+// restWithin bounds the wait for the end of what ended processes have written.
+const restWithin = time.Second
+
+// lastLine is the last line with text that has arrived. It waits for the end of the source, but not for a process that
+// got away and still holds it: what those that have ended wrote is in the pipe already.
 func (l *logFile) lastLine() string {
+	_ = l.source.SetReadDeadline(time.Now().Add(restWithin))
 	l.copied.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()

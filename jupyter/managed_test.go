@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -50,6 +51,32 @@ func TestServerThatFailsToStartSaysWhy(t *testing.T) {
 	_, err := m.Client(t.Context())
 	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "No module named 'jupyter_server'") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestServerThatFailsToStartSaysWhyWhoeverHoldsItsOutput(t *testing.T) {
+	away := filepath.Join(t.TempDir(), "away")
+	// The one that gets away has left its session, its environment and its parents when the server ends.
+	prefix := fakeInstall(t, `cat >/dev/null; (env -i setsid sh -c 'echo $$ >`+away+`; exec sleep 9797' 3>&- &)
+while ! [ -s `+away+` ]; do :; done; echo "No module named 'jupyter_server'" >&2; exit 1`)
+	m := newManaged(ManagedConfig{Prefix: prefix, RunDir: filepath.Join(prefix, "run"), AnswerWithin: longest})
+	_, err := m.Client(t.Context())
+	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "No module named 'jupyter_server'") {
+		t.Errorf("got %v", err)
+	}
+	text, err := os.ReadFile(away)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil { // else it proves nothing
+		t.Error(err)
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
