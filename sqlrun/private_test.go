@@ -5,10 +5,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/celld/celld/internal/proctree"
 )
 
 func TestPrivateServerKeepsItsData(t *testing.T) {
@@ -149,6 +152,45 @@ func TestServerThatCannotBeHad(t *testing.T) {
 		t.Fatal(err)
 	}
 	says(t, s, "SELECT 1", []any{"1"}) // tried again
+}
+
+func TestServerThatFailsToStartSaysWhyWhoeverHoldsItsOutput(t *testing.T) {
+	root := folder(t)
+	p := ownServer(t, root)
+	away := filepath.Join(p.cfg.Dir, "tmp", "away")
+	// The one that gets away has left its session, its environment and its parents when the server ends.
+	script := `#!/bin/sh
+(env -i setsid sh -c 'echo $$ >` + away + `; exec sleep 9797' &)
+while ! [ -s ` + away + ` ]; do :; done
+echo "the disk is full" >&2; exit 7
+`
+	bin := filepath.Join(root, "bin")
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"mariadbd": script, "mariadb-install-db": "#!/bin/sh\n"} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.cfg.Env = proctree.Overlay(p.cfg.Env, "PATH="+bin+":"+os.Getenv("PATH"))
+	ctx, cancel := context.WithTimeout(t.Context(), startWithin/2)
+	defer cancel()
+	_, err := p.Start(ctx)
+	if !errors.Is(err, ErrNoServer) || !strings.Contains(err.Error(), "exit status 7: the disk is full") {
+		t.Errorf("got %v", err)
+	}
+	text, err := os.ReadFile(away)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil { // else it proves nothing
+		t.Error(err)
+	}
 }
 
 func TestManyFirstUsesStartOneServer(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/celld/celld/internal/proctree"
 )
@@ -21,6 +22,9 @@ type process struct {
 	r    *bufio.Reader
 	said []string // the newest lines that may explain a failure
 }
+
+// restWithin bounds the wait for the end of what ended programs have written: somebody who got away may hold the pipe.
+const restWithin = time.Second
 
 // spawn starts a program as who, at home in the data directory's parent.
 func (p *Private) spawn(path string, argv []string, who *syscall.Credential) (*process, error) {
@@ -37,6 +41,10 @@ func (p *Private) spawn(path string, argv []string, who *syscall.Credential) (*p
 		r.Close()
 		return nil, err
 	}
+	p.work.Go(func() {
+		<-tree.Done()
+		_ = r.SetReadDeadline(time.Now().Add(restWithin)) // it may be closed
+	})
 	return &process{tree: tree, out: r, r: bufio.NewReader(r)}, nil
 }
 
