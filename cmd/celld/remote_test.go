@@ -69,7 +69,10 @@ func startRemote(t *testing.T, token string, env []string, args ...string) remot
 	}()
 	t.Cleanup(func() {
 		cmd.Process.Signal(syscall.SIGTERM)
-		stubborn := time.AfterFunc(patience, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+		stubborn := time.AfterFunc(patience, func() {
+			syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+			stderr.Close() // kernels have groups of their own and may hold it
+		})
 		defer stubborn.Stop()
 		<-read
 		cmd.Wait()
@@ -148,11 +151,13 @@ func (r remote) kernels(t *testing.T, client *http.Client) (kernels, connections
 // for them, and what came before is lost. It tells nobody, so it is asked.
 func (r remote) awaitDisconnected(t *testing.T) {
 	t.Helper()
-	for t.Context().Err() == nil {
-		if _, n := r.kernels(t, http.DefaultClient); n == 0 {
+	client := &http.Client{Timeout: patience}
+	for limit := time.Now().Add(patience); time.Now().Before(limit); {
+		if _, n := r.kernels(t, client); n == 0 {
 			return
 		}
 	}
+	t.Fatal("the Jupyter Server doesn't take its connections for gone")
 }
 
 // TestRemoteJupyter uses servers of others, as they come.
