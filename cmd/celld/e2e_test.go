@@ -149,6 +149,11 @@ func start(t *testing.T, l launch) *daemon {
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	hung := time.AfterFunc(longest, func() {
+		d.log.add(fmt.Sprintf("still there after %v, with %v", longest, processesWith(d.run)))
+		d.cmd.Process.Signal(syscall.SIGQUIT)                                          // says what all its goroutines do
+		time.AfterFunc(5*time.Second, func() { d.cmd.Process.Kill(); stderr.Close() }) // whoever else holds it
+	})
 	address := make(chan string, 1)
 	go func() {
 		defer close(d.done)
@@ -164,7 +169,9 @@ func start(t *testing.T, l launch) *daemon {
 	}()
 	a, ok := <-address
 	if !ok {
-		t.Fatalf("celld did not start: %v\n%s", d.cmd.Wait(), d.log.String())
+		err := d.cmd.Wait() // one that goes on without its log is hung
+		hung.Stop()
+		t.Fatalf("celld did not start: %v\n%s", err, d.log.String())
 	}
 	d.url = "http://" + a
 	d.http = &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()}
@@ -175,11 +182,6 @@ func start(t *testing.T, l launch) *daemon {
 		}
 		d.http.Transport = spec.Transport(d.http.Transport, func(err error) { t.Errorf("not as in openapi.yaml: %v", err) })
 	}
-	hung := time.AfterFunc(longest, func() {
-		d.log.add(fmt.Sprintf("still there after %v, with %v", longest, processesWith(d.run)))
-		d.cmd.Process.Signal(syscall.SIGQUIT)                                          // says what all its goroutines do
-		time.AfterFunc(5*time.Second, func() { d.cmd.Process.Kill(); stderr.Close() }) // whoever else holds it
-	})
 	t.Cleanup(func() {
 		d.stop()
 		hung.Stop()

@@ -28,7 +28,7 @@ func TestProcessOneReapsOrphansAndKeepsStatuses(t *testing.T) {
 		t.Fatal("only root may make a pid namespace")
 	}
 	d := start(t, launch{wrap: func(argv []string) []string {
-		return append([]string{"unshare", "-pf", "--mount-proc"}, argv...)
+		return append([]string{"unshare", "-p", "--kill-child", "--mount-proc"}, argv...)
 	}})
 	if o := d.command("echo $PPID"); o.out() != "1" {
 		t.Fatalf("celld is process %s", o.out())
@@ -248,7 +248,7 @@ func TestOneDataDirectoryHasOneDaemon(t *testing.T) {
 // TestOddParents starts celld as a careless parent does: with signals ignored, descriptors open, a log that nobody reads
 // and a folder for temporary files that isn't there.
 func TestOddParents(t *testing.T) {
-	const script = `trap '' INT HUP PIPE USR1; exec 7</etc/passwd 2> >(head -n 1 >&2); export TMPDIR=/nonexistent; exec "$@"`
+	const script = `trap '' INT HUP PIPE USR1; exec 7</etc/passwd 2> >(sed /msg=listening/q >&2); export TMPDIR=/nonexistent; exec "$@"`
 	d := start(t, launch{wrap: func(argv []string) []string { return append([]string{"bash", "-c", script, "bash"}, argv...) }})
 	if o := d.command("grep -E '^Sig(Ign|Blk)' /proc/self/status; ls /proc/self/fd | wc -l; [ -e /proc/self/fd/7 ]; echo $?"); !slices.Equal(o.stdout, []string{
 		"SigBlk:\t0000000000000000", "SigIgn:\t0000000000000000", "4", "1"}) {
