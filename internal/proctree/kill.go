@@ -109,7 +109,8 @@ func Kill(ctx context.Context, grace time.Duration, pick func(*Table) []int) err
 // Whoever was found once stays found, also when its parents die first.
 //
 // A process that may not be signalled is skipped, and is the error at the end. The grace begins when SIGTERM has
-// been sent. ctx bounds the whole; when it ends the search early, who is left may be stopped.
+// been sent. ctx bounds the whole; when it ends the search early, those who were stopped by then get the signal all the
+// same, so that nobody stays stopped.
 func (c *Census) Kill(ctx context.Context, grace time.Duration, pick func(*Table) []int) error {
 	k := &killer{
 		census: c, pick: pick, buf: make([]byte, 1024), known: make(map[Process]bool), refused: make(map[Process]error),
@@ -188,6 +189,9 @@ func (k *killer) end(ctx context.Context, patience *patience, sigs ...unix.Signa
 	for k.sure = 0; ; {
 		found, err := k.stop(ctx)
 		if err != nil {
+			for _, p := range found {
+				_, _ = k.send(p, sigs...) // the first error is the one that counts
+			}
 			return err
 		}
 		if len(found) == 0 {
@@ -207,17 +211,17 @@ func (k *killer) end(ctx context.Context, patience *patience, sigs ...unix.Signa
 	}
 }
 
-// stop stops all that can be found, and returns them.
+// stop stops all that can be found, and returns them; with an error those who have been stopped.
 func (k *killer) stop(ctx context.Context) ([]Process, error) {
 	var all []Process
 	stopped := make(map[Process]bool)
 	for {
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return all, context.Cause(ctx)
 		}
 		table, err := k.census.Look()
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		found := k.find(table)
 		before := len(all)
@@ -228,7 +232,7 @@ func (k *killer) stop(ctx context.Context) ([]Process, error) {
 			}
 			there, err := k.send(p, unix.SIGSTOP)
 			if err != nil {
-				return nil, err
+				return all, err
 			}
 			if there {
 				stopped[p.identity()] = true

@@ -228,6 +228,31 @@ func TestKillGivesUpWithItsContext(t *testing.T) {
 	}
 }
 
+// TestNobodyStaysStoppedWhenTimeRunsOut: the time for a kill ends while it still searches, as on a machine that is busy.
+func TestNobodyStaysStoppedWhenTimeRunsOut(t *testing.T) {
+	for _, grace := range []int{0, 60_000} {
+		s := start(t, `trap 'echo cleaned up; exit 3' TERM; echo up; while :; do sleep 98.9 & wait $!; done`)
+		s.waitUp()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		late := errors.New("too late")
+		err := Kill(ctx, ms(grace), func(table *Table) []int {
+			cancel(late) // whom this look finds is stopped, and there is no time for another
+			return s.In(table)
+		})
+		if !errors.Is(err, late) {
+			t.Errorf("kill: %v", err)
+		}
+		select {
+		case <-s.Done():
+		case <-time.After(10 * time.Second):
+			t.Errorf("with a grace of %d ms: still there, and stopped", grace)
+			s.kill(0)
+		}
+		s.kill(0)
+		s.gone()
+	}
+}
+
 func TestZombiesAreNoMembers(t *testing.T) {
 	// bash forks a child and replaces itself by a program that never waits for it.
 	dir := t.TempDir()
