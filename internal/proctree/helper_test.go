@@ -70,6 +70,8 @@ func play(role string) error {
 		return playUser()
 	case "memory":
 		return playMemory()
+	case "hidden":
+		return playHidden()
 	}
 	return fmt.Errorf("no role %q", role)
 }
@@ -127,6 +129,30 @@ func playUser() error {
 		fmt.Println(got.Credential == nil, errors.Is(err, ErrMayNotSwitch))
 	}
 	return nil
+}
+
+// playHidden looks for leftovers where there is one process, of a daemon that /proc doesn't show, and prints how many it found.
+func playHidden() error {
+	here, err := ownMark()
+	if err != nil {
+		return err
+	}
+	here.timeNS++ // where nobody else is
+	m := here
+	m.pid = os.Getppid()
+	if _, shown := readStat(m.pid, make([]byte, 1024)); shown {
+		return errors.New("the parent isn't hidden: this shows nothing")
+	}
+	cmd := exec.Command("/bin/sleep", "98.1")
+	cmd.Env = []string{DaemonEnv + "=" + m.String()}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	found, err := killLeftovers(context.Background(), here)
+	fmt.Println(found)
+	return err
 }
 
 // playMemory prints a child's oom_score_adj and its own.

@@ -80,8 +80,18 @@ func killLeftovers(ctx context.Context, here mark) (found int, err error) {
 	buf := make([]byte, 1024)
 	return killMarked(ctx, here, func(m mark) bool { // asked after the mark was read: its daemon was there before
 		daemon, alive := readStat(m.pid, buf)
-		return !alive || daemon.Start != m.start
+		if !alive {
+			return !hidden(m.pid, buf)
+		}
+		return daemon.Start != m.start
 	})
+}
+
+// hidden says whether there is a process with that pid that /proc doesn't show, as with hidepid=2 (proc(5)) a daemon whose
+// memory nobody may look at isn't shown to its own user. Nobody knows whether it is a daemon: what may be its own is spared.
+func hidden(pid int, buf []byte) bool {
+	_, shown := readFile("/proc/"+strconv.Itoa(pid)+"/stat", buf)
+	return !shown && unix.Kill(pid, 0) != unix.ESRCH
 }
 
 // KillOwn kills, at once, all processes that come from this daemon, whoever their parents are.

@@ -68,6 +68,21 @@ func TestLeftoversOfADeadDaemonAreKilledAndNobodyElse(t *testing.T) {
 	<-other
 }
 
+func TestAHiddenDaemonIsNotTakenForDead(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("only root may mount")
+	}
+	exe := t.TempDir() + "/daemon" // where that user can get at it
+	copyFile(t, os.Args[0], exe)
+	const script = `mount --make-rprivate / && mount -t proc -o hidepid=2 none /proc &&
+		exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"`
+	cmd := daemon(t, "hidden", "unshare", "-m", "sh", "-c", script, "sh")
+	cmd.Args[len(cmd.Args)-1] = exe
+	if out, err := cmd.Output(); err != nil || string(out) != "0\n" {
+		t.Errorf("found %q, %v", out, err)
+	}
+}
+
 func TestWhoStartedThisProcessIsNoLeftover(t *testing.T) {
 	table, err := Look()
 	if err != nil {
