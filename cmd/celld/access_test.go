@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -212,7 +213,9 @@ func TestWithoutTokenWebPagesStayOut(t *testing.T) {
 func refusedStart(t *testing.T, args ...string) string {
 	t.Helper()
 	dir := t.TempDir()
-	cmd := exec.Command(os.Args[0], append([]string{"serve", "--data-dir=" + dir, "--run-dir=" + dir + "/r", "--workspace=" + dir}, args...)...)
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // for one that starts all the same
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], append([]string{"serve", "--data-dir=" + dir, "--run-dir=" + dir + "/r", "--workspace=" + dir}, args...)...)
 	cmd.Env = append(os.Environ(), runAsDaemon+"=1")
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() <= 0 {
