@@ -44,6 +44,9 @@ func openTTY(f *flow, out io.Writer, cols, rows, owner int) (*ends, error) {
 	if err == nil {
 		err = setSize(slave, cols, rows)
 	}
+	if err == nil {
+		err = setUTF8(slave)
+	}
 	if err == nil && owner >= 0 {
 		err = slave.Chown(owner, -1) // as grantpt(3) would; the group stays
 	}
@@ -76,6 +79,18 @@ func pollable(f *os.File) (*os.File, error) {
 
 func setSize(slave *os.File, cols, rows int) error {
 	return pty.Setsize(slave, &pty.Winsize{Cols: uint16(cols), Rows: uint16(rows)})
+}
+
+// setUTF8 lets the terminal erase whole characters of what is typed while no program edits the line itself (termios(3): IUTF8).
+func setUTF8(slave *os.File) error {
+	return control(slave, func(fd int) error {
+		termios, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+		if err != nil {
+			return os.NewSyscallError("ioctl", err)
+		}
+		termios.Iflag |= unix.IUTF8
+		return os.NewSyscallError("ioctl", unix.IoctlSetTermios(fd, unix.TCSETS, termios))
+	})
 }
 
 // openPipes opens a pipe for each of stdin, stdout and stderr.

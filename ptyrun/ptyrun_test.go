@@ -37,6 +37,17 @@ func TestProgramHasATerminalOfItsOwnWithJobControl(t *testing.T) {
 	}
 }
 
+// TestTerminalErasesWholeCharacters: what is typed ahead is edited by the terminal, and not by the program.
+func TestTerminalErasesWholeCharacters(t *testing.T) {
+	x := run(t, false, func(c *Config) { c.Command = "echo up; read -r x; printf '<%s>' \"$x\"" })
+	x.until("up")
+	x.send("a\u00e9\x7fb\r")
+	x.until("<ab>")
+	if code := x.end(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // sleeper is a shell command that sleeps, and says on stderr when it has begun to.
 func sleeper(seconds string) string { return `sh -c 'echo be""gun >&2; exec sleep ` + seconds + `'` }
 
