@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/celld/celld/openapi/openapitest"
 )
@@ -213,15 +215,24 @@ func TestWithoutTokenWebPagesStayOut(t *testing.T) {
 func refusedStart(t *testing.T, args ...string) string {
 	t.Helper()
 	dir := t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), patience) // for one that starts all the same
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], append([]string{"serve", "--data-dir=" + dir, "--run-dir=" + dir + "/r", "--workspace=" + dir}, args...)...)
-	cmd.Env = append(os.Environ(), runAsDaemon+"=1")
-	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() <= 0 {
+	out, err := runToEnd(t, append([]string{"serve", "--data-dir=" + dir, "--run-dir=" + dir + "/r", "--workspace=" + dir}, args...)...)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() <= 0 {
 		t.Fatalf("%q: %v\n%s", args, err, out)
 	}
-	return string(out)
+	return out
+}
+
+// runToEnd starts a celld that ends by itself, and returns what it says.
+func runToEnd(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(), runAsDaemon+"=1")
+	cmd.WaitDelay = time.Second // what it has started may hold its output
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 func TestListensToOthersOnlyWhenToldSo(t *testing.T) {

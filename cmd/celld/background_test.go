@@ -456,12 +456,12 @@ func survivors(d *daemon) {
 			d.t.Errorf("%q %q", o.stdout, o.stderr)
 		}
 		id := o.init.ID
-		if err := os.WriteFile(pipe, []byte("word\n"), 0); err != nil {
+		word := openFIFO(d.t, pipe, os.O_WRONLY)
+		if _, err := word.WriteString("word\n"); err != nil {
 			d.t.Fatal(err)
 		}
-		if _, err := os.ReadFile(pipe); err != nil { // now it has written
-			d.t.Fatal(err)
-		}
+		word.Close()
+		pass(d.t, pipe, os.O_RDONLY) // now it has written
 		if got := d.call("DELETE", "/command?id="+id, nil, nil); got != 200 {
 			d.t.Errorf("end the survivor: %d", got)
 		}

@@ -159,9 +159,7 @@ func testCellOutput(t *testing.T, shared *daemon) {
 		s := d.begin(id, fmt.Sprintf("for i in range(3):\n print('step', i)\n open(%q).read()", fifo))
 		for i := range 3 {
 			s.until(prints(fmt.Sprintf("step %d\n", i)))
-			if err := os.WriteFile(fifo, nil, 0); err != nil {
-				t.Fatal(err)
-			}
+			pass(t, fifo, os.O_WRONLY)
 		}
 		if o := s.rest(); o.end.Error != nil {
 			t.Errorf("ended with %+v", o.end.Error)
@@ -192,9 +190,7 @@ func testCellOutput(t *testing.T, shared *daemon) {
 		d := shared.in(t)
 		s := d.begin(id, "print('mine')\nw.join()\nprint('still mine')\n'mine too'")
 		s.until(prints("mine\n"))
-		if err := os.WriteFile(fifo, nil, 0); err != nil {
-			t.Fatal(err)
-		}
+		pass(t, fifo, os.O_WRONLY)
 		o := s.rest()
 		if got := types(o); got != "stdout result" || o.out() != "still mine\n" || o.results[0].Results["text"] != "'mine too'" {
 			t.Errorf("events %s: %q", got, o.out())

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // forever is a cell that prints go and then runs until it is interrupted.
@@ -30,7 +31,13 @@ func pipe(t *testing.T) (path string, gone func()) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	return path, func() { io.Copy(io.Discard, f) }
+	return path, func() {
+		t.Helper()
+		f.SetReadDeadline(time.Now().Add(patience))
+		if _, err := io.Copy(io.Discard, f); err != nil {
+			t.Errorf("somebody still holds %s: %v", path, err)
+		}
+	}
 }
 
 func testCellsAreInterrupted(t *testing.T, shared *daemon) {

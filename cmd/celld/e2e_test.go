@@ -154,6 +154,7 @@ func start(t *testing.T, l launch) *daemon {
 		d.cmd.Process.Signal(syscall.SIGQUIT)                                          // says what all its goroutines do
 		time.AfterFunc(5*time.Second, func() { d.cmd.Process.Kill(); stderr.Close() }) // whoever else holds it
 	})
+	t.Cleanup(func() { hung.Stop() })
 	address := make(chan string, 1)
 	go func() {
 		defer close(d.done)
@@ -169,9 +170,7 @@ func start(t *testing.T, l launch) *daemon {
 	}()
 	a, ok := <-address
 	if !ok {
-		err := d.cmd.Wait() // one that goes on without its log is hung
-		hung.Stop()
-		t.Fatalf("celld did not start: %v\n%s", err, d.log.String())
+		t.Fatalf("celld did not start: %v\n%s", d.cmd.Wait(), d.log.String())
 	}
 	d.url = "http://" + a
 	d.http = &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()}
@@ -182,10 +181,7 @@ func start(t *testing.T, l launch) *daemon {
 		}
 		d.http.Transport = spec.Transport(d.http.Transport, func(err error) { t.Errorf("not as in openapi.yaml: %v", err) })
 	}
-	t.Cleanup(func() {
-		d.stop()
-		hung.Stop()
-	})
+	t.Cleanup(d.stop)
 	return d
 }
 

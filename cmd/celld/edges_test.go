@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,10 +104,8 @@ func TestCommandLinesThatCannotBeMeant(t *testing.T) {
 		{[]string{"serve", "--access-token-file", "/dev/null"}, "/dev/null is empty", true},
 		{[]string{"serve", "--access-token", " \n"}, "the access token is blank", true},
 	} {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], c.args...)
-		cmd.Env = append(os.Environ(), runAsDaemon+"=1")
-		out, err := cmd.CombinedOutput()
-		if (err != nil) != c.fails || !strings.Contains(string(out), c.text) || strings.Count(string(out), "\n") != 1 {
+		out, err := runToEnd(t, c.args...)
+		if (err != nil) != c.fails || !strings.Contains(out, c.text) || strings.Count(out, "\n") != 1 {
 			t.Errorf("%q: %v\n%s", c.args, err, out)
 		}
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -486,19 +485,31 @@ func TestProxyThatCutsConnections(t *testing.T) {
 // pass opens a FIFO, which waits for its other end, and closes it.
 func pass(t *testing.T, fifo string, flag int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { // whoever should be there isn't
-		if f, err := os.OpenFile(fifo, os.O_RDWR, 0); err == nil {
+	f := openFIFO(t, fifo, flag)
+	defer f.Close()
+	if flag == os.O_RDONLY {
+		if _, err := io.Copy(io.Discard, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// openFIFO opens a FIFO, which waits for its other end, for as long as a test has patience.
+func openFIFO(t *testing.T, fifo string, flag int) *os.File {
+	t.Helper()
+	late := time.AfterFunc(patience, func() {
+		if f, err := os.OpenFile(fifo, os.O_RDWR, 0); err == nil { // is the other end for a moment
 			f.Close()
 		}
-	})()
+	})
 	f, err := os.OpenFile(fifo, flag, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	if flag == os.O_RDONLY {
-		io.Copy(io.Discard, f)
+	if !late.Stop() {
+		f.Close()
+		t.Fatalf("nobody came to %s", fifo)
 	}
+	f.SetDeadline(time.Now().Add(patience))
+	return f
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -273,9 +272,8 @@ func TestSQLAsAnotherUserAndWithoutAServer(t *testing.T) {
 	if status := none.call("POST", "/code/context", m{"language": "sql"}, nil); status != http.StatusOK {
 		t.Errorf("a context without a server: %d", status)
 	}
-	cmd := exec.Command(os.Args[0], "serve", "--sql=nonsense", "--listen=127.0.0.1:0", "--data-dir="+t.TempDir(), "--run-dir="+t.TempDir())
-	cmd.Env = append(os.Environ(), runAsDaemon+"=1")
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "--sql: a DSN is wanted") {
+	out, err := runToEnd(t, "serve", "--sql=nonsense", "--listen=127.0.0.1:0", "--data-dir="+t.TempDir(), "--run-dir="+t.TempDir())
+	if err == nil || !strings.Contains(out, "--sql: a DSN is wanted") {
 		t.Errorf("a DSN that isn't one: %v\n%s", err, out)
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -150,9 +149,8 @@ func TestBadWarmIsRefused(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "serve", "--listen=127.0.0.1:0", "--warm=sh=1", "--data-dir="+dir+"/d", "--run-dir="+dir+"/r")
-	cmd.Env = append(os.Environ(), runAsDaemon+"=1")
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "--warm: sh runs in no kernel") {
+	out, err := runToEnd(t, "serve", "--listen=127.0.0.1:0", "--warm=sh=1", "--data-dir="+dir+"/d", "--run-dir="+dir+"/r")
+	if err == nil || !strings.Contains(out, "--warm: sh runs in no kernel") {
 		t.Errorf("%v %s", err, out)
 	}
 }
