@@ -11,6 +11,7 @@ Ctrl-] leaves; the terminal stays. The access token, if there is one, is taken f
 
 import json
 import os
+import select
 import signal
 import sys
 import termios
@@ -48,16 +49,24 @@ class Terminal:
         self.socket = websocket.create_connection(
             self.url.replace("http", "ws", 1) + path, header=[f"{k}: {v}" for k, v in self.headers.items()])
 
-    def resize(self, *_):
+    def resize(self):
         size = os.get_terminal_size()
         self.socket.send(json.dumps({"type": "resize", "cols": size.columns, "rows": size.lines}))
 
-    def type(self):
-        """Sends what is typed until Ctrl-]."""
+    def type(self, resized):
+        """Sends what is typed until Ctrl-], and the size whenever something can be read from resized."""
         try:
-            while (data := os.read(0, 65536)) and LEAVE not in data:
-                if not self.view:
-                    self.socket.send_binary(b"\x00" + data)
+            while True:
+                ready, _, _ = select.select([0, resized], [], [])
+                if resized in ready:
+                    os.read(resized, 65536)
+                    self.resize()
+                if 0 in ready:
+                    data = os.read(0, 65536)
+                    if not data or LEAVE in data:
+                        break
+                    if not self.view:
+                        self.socket.send_binary(b"\x00" + data)
             self.socket.send_close()
         except (websocket.WebSocketException, OSError):
             pass  # show tells
@@ -110,10 +119,13 @@ def main():
     saved = termios.tcgetattr(0)
     tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead stays
     try:
+        resized, told = os.pipe()
         if not terminal.view:
-            signal.signal(signal.SIGWINCH, terminal.resize)
+            os.set_blocking(told, False)
+            signal.set_wakeup_fd(told)  # which is written to at once, whatever this thread waits for
+            signal.signal(signal.SIGWINCH, lambda *_: None)
             terminal.resize()
-        threading.Thread(target=terminal.type, daemon=True).start()
+        threading.Thread(target=terminal.type, args=[resized], daemon=True).start()
         why = terminal.show()
     except (websocket.WebSocketException, OSError) as error:
         why = reason(error)
