@@ -40,6 +40,10 @@ func backgroundMemory(ctx context.Context, r *run) error {
 			if ids[i], err = initID(answer); err != nil {
 				return err
 			}
+			// It has been accepted; a signal waits for its process.
+			if _, err := d.ask(ctx, http.MethodPost, "/command/"+ids[i]+"/signal", object("signal", "CONT")); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
